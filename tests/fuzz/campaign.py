@@ -1,6 +1,6 @@
-"""Hostile connections to one listener of a running broker, and what shows that it has suffered.
+"""Hostile connections to one listener of a running broker, and checks for damage.
 
-Every case is a function of seed, listener and number, so that each can be had again by itself.
+Every case is a function of seed, listener and number, so that it can be repeated on its own.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tests.fuzz.mutations import mutate
 from tests.fuzz.steady_clients import TIMEOUT_SECONDS, SteadyClient
 
 LARGEST_NOISE: Final = 1 << 20
-"""Bytes of one connection that sends nothing but noise."""
+"""Maximum size of the noise sent on one connection."""
 FLOOD: Final = 1 << 19
 FLOOD_FRAMES: Final = 3000
-"""Bytes and frames of one connection that says the same over and over."""
+"""Bytes and frames of a connection that repeats a conversation."""
 
-_TAKEN_AT_ONCE: Final = 64 * 1024
-"""Bytes that no session holds back, so that the end of the input must be seen and answered."""
+_PROCESSED_AT_ONCE: Final = 64 * 1024
+"""Input up to this size is processed at once, so that the end of input must be answered."""
 _SEND_SECONDS: Final = 0.25
-"""A listener may refuse to read on; longer than this is not waited for that."""
+"""Time limit of a send, because a listener may stop reading."""
 _STAYING: Final = 40
 _REMEMBERED: Final = 64
 _RESET: Final = struct.pack("ii", 1, 0)
@@ -41,15 +41,15 @@ class Ending(Enum):
     """How a client ends its connection."""
 
     HALF_CLOSE = 1
-    """It says that it is done, and reads until the broker closes."""
+    """The client ends its output, and reads until the broker closes."""
     CLOSE = 2
     RESET = 3
     STAY = 4
-    """It stays for a while and reads nothing."""
+    """The client stays connected for a while and reads nothing."""
 
 
 class Case(NamedTuple):
-    """One connection. `frames` is what the bytes were before they were damaged and cut anew."""
+    """A connection. `frames` is the number of frames before mutation."""
 
     number: int
     frames: int
@@ -68,21 +68,21 @@ class Case(NamedTuple):
 
 
 def noise_case(seed: int, kind: str, number: int) -> Case:
-    """Random bytes: few or many, with the same chance for each order of magnitude."""
+    """Return random bytes, whose size has a log-uniform distribution."""
     chance = Random(f"{seed}/{kind}/noise/{number}")
     size = int(LARGEST_NOISE ** chance.random())
-    return Case(number, 0, _cut(chance, chance.randbytes(size)), _ending(chance))
+    return Case(number, 0, _split(chance, chance.randbytes(size)), _ending(chance))
 
 
 def mutated_case(seed: int, kind: str, number: int, conversation: Conversation) -> Case:
-    """A valid conversation that has been damaged."""
+    """Return a damaged conversation."""
     chance = Random(f"{seed}/{kind}/{number}")
     frames = mutate(chance, conversation(chance))
-    return Case(number, len(frames), _cut(chance, b"".join(frames)), _ending(chance))
+    return Case(number, len(frames), _split(chance, b"".join(frames)), _ending(chance))
 
 
 def flood_case(seed: int, kind: str, number: int, conversation: Conversation) -> Case:
-    """A damaged conversation over and over, by a client that reads nothing of what is answered."""
+    """Return a repeated damaged conversation of a client that reads no responses."""
     chance = Random(f"{seed}/{kind}/flood/{number}")
     frames = mutate(chance, conversation(chance))
     data = b"".join(frames)
@@ -90,8 +90,8 @@ def flood_case(seed: int, kind: str, number: int, conversation: Conversation) ->
     return Case(number, times * len(frames), [data * times], Ending.STAY)
 
 
-def _cut(chance: Random, data: bytes) -> list[bytes]:
-    """Most come in one piece, some in a few, small ones now and then byte by byte."""
+def _split(chance: Random, data: bytes) -> list[bytes]:
+    """Split the data: usually not, sometimes into a few chunks, small data into single bytes."""
     if len(data) < 200 and chance.random() < 0.05:
         return [data[position : position + 1] for position in range(len(data))]
     if chance.random() < 0.7 or len(data) < 2:
@@ -105,7 +105,7 @@ def _ending(chance: Random) -> Ending:
 
 
 class Campaign:
-    """Sends cases one after the other, and looks for damage in between."""
+    """Send cases one after the other, and check for damage in between."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Campaign:
         steady_clients: Iterable[SteadyClient],
         reports: Path,
     ) -> None:
-        """`reports` is a directory for the bytes of cases that did damage."""
+        """Write the bytes of cases that caused damage to the directory `reports`."""
         self._broker = broker
         self._dial = connect_socket
         self._steady_clients = list(steady_clients)
@@ -129,7 +129,7 @@ class Campaign:
         self.sent_frames = 0
 
     def send(self, case: Case) -> None:
-        """Make a connection of it. Fails if the broker does not close when it has to."""
+        """Send a case on a new connection. Fail if the broker does not close it when required."""
         connection = self._connect(case)
         connection.settimeout(_SEND_SECONDS)
         is_sent = True
@@ -140,7 +140,7 @@ class Campaign:
             is_sent = False
         self.connections += 1
         if self.connections % 20 == 0:
-            self.look()
+            self.check()
         self.sent_bytes += sum(map(len, case.chunks))
         self.sent_frames += case.frames
         if case.ending is Ending.RESET or not is_sent:
@@ -151,7 +151,7 @@ class Campaign:
             if len(self._staying) > _STAYING:
                 self._staying.popleft().close()
             return
-        if case.ending is Ending.HALF_CLOSE and is_sent and len(case.data) < _TAKEN_AT_ONCE:
+        if case.ending is Ending.HALF_CLOSE and is_sent and len(case.data) < _PROCESSED_AT_ONCE:
             self._read_to_the_end(connection, case)
         connection.close()
 
@@ -178,7 +178,7 @@ class Campaign:
             return
         self._fail(f"the connection is not closed within {TIMEOUT_SECONDS:g} s of its end:\n{case}")
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Fail if a steady client, the log or the process shows damage."""
         try:
             for steady_client in self._steady_clients:
@@ -189,9 +189,9 @@ class Campaign:
         *lines, self._rest = (self._rest + self._log.read()).split(b"\n")
         for line in lines:
             if line.strip():
-                self._look_at(line.decode(errors="replace"))
+                self._check_log_line(line.decode(errors="replace"))
 
-    def _look_at(self, line: str) -> None:
+    def _check_log_line(self, line: str) -> None:
         try:
             entry = json.loads(line)
             level, peer = entry["level"], entry.get("peer", "")
@@ -203,20 +203,20 @@ class Campaign:
             self._fail("\n".join(["the log contains an error:", message, *map(str, cases)]))
 
     def finish(self) -> None:
-        """Close what stays, and look for the last time. The log is read by `look` up to now."""
+        """Close the remaining connections, and check for the last time."""
         while self._staying:
             self._staying.popleft().close()
-        self.look()
+        self.check()
         assert self._broker.status()["pid"] == self._pid
 
     def close(self) -> None:
-        """Let go of sockets and log."""
+        """Close sockets and log."""
         for connection in self._staying:
             connection.close()
         self._log.close()
 
-    def _fail(self, what: str) -> None:
+    def _fail(self, failure: str) -> None:
         for _, case in self._recent:
             path = self._reports / f"case-{case.number}-{len(case.data)}.bin"
             path.write_bytes(case.data)
-        raise AssertionError(f"{what}\nthe last cases are in {self._reports}")
+        raise AssertionError(f"{failure}\nthe last cases are in {self._reports}")

@@ -1,7 +1,7 @@
-"""Conversations of JMQ, in both directions and at the port mapper, for the mutators to damage.
+"""Conversations of JMQ, in both directions and at the port mapper, for mutation.
 
-Ids that the broker gives out are not known here: sessions and consumers are forged, and requests
-that need one use ids that may exist. Transactions have names of the client's choice.
+Ids assigned by the broker are unknown here: ids of sessions and consumers are guessed, and requests
+that need one use ids that may exist. Transactions have names chosen by the client.
 """
 
 from __future__ import annotations
@@ -74,15 +74,17 @@ _PROPERTIES: Final[tuple[dict[str, object], ...]] = (
 
 
 def client(chance: Random) -> Frames:
-    """A client that has logged in, as a rule, and uses whatever there is."""
+    """Return a conversation of a client that usually logs in and uses all kinds of requests."""
     frames = []
     if chance.random() < 0.95:
         hello = {"JMQProtocolLevel": chance.choice((100, 200, 350, 410, 450, 500, 500, 500, 501))}
         if chance.random() < 0.2:
             hello["JMQSize"] = chance.choice((0, 1, 100))
-        frames.append(_ask(chance, PacketType.HELLO, hello))
+        frames.append(_request(chance, PacketType.HELLO, hello))
         frames.append(
-            _ask(chance, PacketType.AUTHENTICATE, {"JMQAuthType": "basic"}, basic("guest", "guest"))
+            _request(
+                chance, PacketType.AUTHENTICATE, {"JMQAuthType": "basic"}, basic("guest", "guest")
+            )
         )
     for _ in range(chance.randint(1, LONGEST)):
         frames += chance.choice(_SAYINGS)(chance)
@@ -90,7 +92,7 @@ def client(chance: Random) -> Frames:
 
 
 def broker(chance: Random) -> Frames:
-    """The other direction: what a client may be told."""
+    """Return packets of a broker."""
     frames = []
     for _ in range(chance.randint(1, LONGEST)):
         number = chance.randint(0, 9)
@@ -128,14 +130,14 @@ def listener(chance: Random) -> Frames:
     return port_mapper(chance) if chance.random() < 0.1 else client(chance)
 
 
-def _ask(
+def _request(
     chance: Random,
     kind: int,
     properties: dict[str, object] | None = None,
     body: bytes = b"",
     header: bytes = b"",
 ) -> bytes:
-    """A request, most of which want an answer; some are of the versions before."""
+    """Return a request, which usually requests a reply; some have the format of older versions."""
     flags = packets.A if chance.random() < 0.9 else 0
     number = chance.choice((1, 2, 77, -(1 << 63)))
     packet = encode_packet(kind, flags, number, properties, header, body)
@@ -147,7 +149,7 @@ def _ask(
 
 
 def _with_block(packet: bytes, block: bytes) -> bytes:
-    """The packet with other bytes for its properties."""
+    """Return the packet with another property block."""
     start = int.from_bytes(packet[52:56], "big")
     body = packet[start + int.from_bytes(packet[56:60], "big") :]
     size = start + len(block) + len(body)
@@ -164,7 +166,7 @@ def _with_block(packet: bytes, block: bytes) -> bytes:
     )
 
 
-def _where(chance: Random) -> dict[str, object]:
+def _destination_properties(chance: Random) -> dict[str, object]:
     kind = chance.choice((DestType.QUEUE, DestType.QUEUE, DestType.TOPIC))
     if chance.random() < 0.1:
         return {"JMQDestination": TEMPORARY, "JMQDestType": kind | DestType.TEMP}
@@ -174,8 +176,8 @@ def _where(chance: Random) -> dict[str, object]:
 def _session(chance: Random) -> Frames:
     mode = chance.choice((None, {"JMQAckMode": 1}, {"JMQAckMode": 2}, {"JMQAckMode": 32768}))
     return [
-        _ask(chance, PacketType.CREATE_SESSION, mode),
-        _ask(
+        _request(chance, PacketType.CREATE_SESSION, mode),
+        _request(
             chance,
             chance.choice((PacketType.DESTROY_SESSION, PacketType.START, PacketType.STOP)),
             chance.choice((None, {"JMQSessionID": Long(chance.randint(0, 3))})),
@@ -185,24 +187,26 @@ def _session(chance: Random) -> Frames:
 
 def _destination(chance: Random) -> Frames:
     kinds = (PacketType.CREATE_DESTINATION, PacketType.VERIFY_DESTINATION)
-    frames = [_ask(chance, chance.choice(kinds), _where(chance))]
+    frames = [_request(chance, chance.choice(kinds), _destination_properties(chance))]
     if chance.random() < 0.3:
-        frames.append(_ask(chance, PacketType.DESTROY_DESTINATION, _where(chance)))
+        frames.append(
+            _request(chance, PacketType.DESTROY_DESTINATION, _destination_properties(chance))
+        )
     return frames
 
 
 def _producer(chance: Random) -> Frames:
     number = {"JMQProducerID": Long(chance.randint(0, 9))}
     return [
-        _ask(chance, PacketType.ADD_PRODUCER, _where(chance)),
+        _request(chance, PacketType.ADD_PRODUCER, _destination_properties(chance)),
         *_message(chance),
-        _ask(chance, PacketType.DELETE_PRODUCER, number),
+        _request(chance, PacketType.DELETE_PRODUCER, number),
     ]
 
 
 def _consumer(chance: Random) -> Frames:
     properties: dict[str, object] = {
-        **_where(chance),
+        **_destination_properties(chance),
         "JMQNoLocal": chance.random() < 0.2,
         "JMQShare": chance.random() < 0.2,
         "JMQAckMode": chance.choice((1, 2, 3, 32768)),
@@ -216,8 +220,8 @@ def _consumer(chance: Random) -> Frames:
         properties["JMQJMSShare"] = True
         properties["JMQSharedSubscriptionName"] = "hostile"
     frames = [
-        _ask(chance, PacketType.SET_CLIENTID, {"JMQClientID": "hostile", "JMQShare": True}),
-        _ask(chance, PacketType.ADD_CONSUMER, properties),
+        _request(chance, PacketType.SET_CLIENTID, {"JMQClientID": "hostile", "JMQShare": True}),
+        _request(chance, PacketType.ADD_CONSUMER, properties),
         encode_packet(PacketType.START),
     ]
     if chance.random() < 0.5:
@@ -225,9 +229,9 @@ def _consumer(chance: Random) -> Frames:
             "JMQConsumerID": Long(chance.randint(0, 9)),
             "JMQBodyType": 3,
         }
-        frames.append(_ask(chance, PacketType.DELETE_CONSUMER, deletion, _sysid(chance)))
+        frames.append(_request(chance, PacketType.DELETE_CONSUMER, deletion, _sysid(chance)))
     if chance.random() < 0.3:
-        frames.append(_ask(chance, PacketType.DELETE_CONSUMER, {"JMQDurableName": "hostile"}))
+        frames.append(_request(chance, PacketType.DELETE_CONSUMER, {"JMQDurableName": "hostile"}))
     return frames
 
 
@@ -238,7 +242,7 @@ def _message(chance: Random) -> Frames:
         PacketType.STREAM_MESSAGE: dumps_stream([1, "x", b"y"]),
     }.get(kind, chance.choice((b"", b"x", "é".encode(), bytes(chance.randrange(500)))))
     properties = dict(chance.choice(_PROPERTIES))
-    destination = _where(chance)
+    destination = _destination_properties(chance)
     queue = bool(int(str(destination["JMQDestType"])) & DestType.QUEUE)
     flags = chance.choice((0, packets.A)) | chance.choice((0, packets.P))
     flags |= packets.Q if queue else 0
@@ -291,25 +295,28 @@ def _acknowledge(chance: Random) -> Frames:
             {"JMQValidate": True},
         )
     )
-    return [_ask(chance, kind, properties, encode_blocks(blocks, width), header)]
+    return [_request(chance, kind, properties, encode_blocks(blocks, width), header)]
 
 
 def _browse(chance: Random) -> Frames:
-    properties: dict[str, object] = {**_where(chance), "JMQMetrics": chance.random() < 0.3}
+    properties: dict[str, object] = {
+        **_destination_properties(chance),
+        "JMQMetrics": chance.random() < 0.3,
+    }
     if chance.random() < 0.3:
         properties["JMQSelector"] = chance.choice(_SELECTORS)
     ids = b"".join(_sysid(chance) for _ in range(chance.randrange(5)))
     return [
-        _ask(chance, PacketType.BROWSE, properties),
-        _ask(chance, PacketType.DELIVER, {"JMQConsumerID": Long(1), "JMQBodyType": 3}, ids),
+        _request(chance, PacketType.BROWSE, properties),
+        _request(chance, PacketType.DELIVER, {"JMQConsumerID": Long(1), "JMQBodyType": 3}, ids),
     ]
 
 
 def _transaction(chance: Random) -> Frames:
-    """From its beginning to its end, of which parts may be missing or wrong."""
+    """Return the packets of a transaction, some of which may be missing or wrong."""
     xid = chance.choice(_XIDS)
     local: dict[str, object] = {"JMQTransactionID": Long(chance.randint(0, 3))}
-    frames = [_ask(chance, PacketType.START_TRANSACTION, {"JMQSessionID": Long(1)})]
+    frames = [_request(chance, PacketType.START_TRANSACTION, {"JMQSessionID": Long(1)})]
     for kind in (
         PacketType.START_TRANSACTION,
         PacketType.END_TRANSACTION,
@@ -323,7 +330,7 @@ def _transaction(chance: Random) -> Frames:
             properties["JMQXAFlags"] = chance.choice(_XA_FLAGS)
             if chance.random() < 0.1:
                 properties["JMQAutoRollback"] = chance.randint(0, 4)
-            frames.append(_ask(chance, kind, properties, encode_xid(xid)))
+            frames.append(_request(chance, kind, properties, encode_xid(xid)))
     return frames
 
 
@@ -351,13 +358,13 @@ def _control(chance: Random) -> Frames:
             {"JMQClientID": chance.choice(("", "x", "${u}x", "a b"))},
         )
     )
-    return [_ask(chance, kind, properties)]
+    return [_request(chance, kind, properties)]
 
 
 def _goodbye(chance: Random) -> Frames:
     if chance.random() < 0.7:
         return []
-    return [_ask(chance, PacketType.GOODBYE, {"JMQBlock": True})]
+    return [_request(chance, PacketType.GOODBYE, {"JMQBlock": True})]
 
 
 _SAYINGS: Final = (

@@ -1,8 +1,8 @@
-"""Damage to a valid conversation: pure functions of a random generator and a list of frames.
+"""Mutations of a valid conversation: pure functions of a random generator and a list of frames.
 
-A conversation is a list of parts with a meaning each: frames, lines, a head and a body. The damage
-is done to a part or to their order. With a seeded `random.Random` the same damage is done
-again; with hypothesis's `st.randoms()` it is made smaller until the smallest that fails is found.
+Frames are the meaningful parts of a conversation: frames, lines, a head and a body. A mutation
+changes a frame or the order of frames. With a seeded `random.Random` it can be repeated; with the
+`st.randoms()` of hypothesis a failure is reduced to its smallest form.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _SPECIAL: Final = (
 
 
 def flip_bits(chance: Random, frames: Frames) -> Frames:
-    """One to eight bits of a piece are the other way round."""
+    """Flip one to eight bits of a frame."""
 
-    def flip(piece: bytes) -> bytes:
-        data = bytearray(piece)
+    def flip(frame: bytes) -> bytes:
+        data = bytearray(frame)
         for _ in range(chance.randint(1, 8)):
             bit = chance.randrange(8 * len(data))
             data[bit >> 3] ^= 1 << (bit & 7)
@@ -45,17 +45,17 @@ def flip_bits(chance: Random, frames: Frames) -> Frames:
 
 
 def cut_out(chance: Random, frames: Frames) -> Frames:
-    """A part of a piece is missing: its beginning, middle or end."""
+    """Remove a part of a frame: its beginning, middle or end."""
 
-    def cut(piece: bytes) -> bytes:
-        start = chance.randrange(len(piece))
-        return piece[:start] + piece[chance.randint(start + 1, len(piece)) :]
+    def cut(frame: bytes) -> bytes:
+        start = chance.randrange(len(frame))
+        return frame[:start] + frame[chance.randint(start + 1, len(frame)) :]
 
     return _in_one(chance, frames, cut)
 
 
 def end_early(chance: Random, frames: Frames) -> Frames:
-    """Nothing comes after some place within a piece."""
+    """Truncate the conversation within a frame."""
     if not frames:
         return frames
     last = chance.randrange(len(frames))
@@ -63,89 +63,89 @@ def end_early(chance: Random, frames: Frames) -> Frames:
 
 
 def insert_noise(chance: Random, frames: Frames) -> Frames:
-    """Random bytes stand where nothing was."""
+    """Insert random bytes."""
 
-    def insert(piece: bytes) -> bytes:
-        position = chance.randint(0, len(piece))
-        return piece[:position] + chance.randbytes(chance.randint(1, 40)) + piece[position:]
+    def insert(frame: bytes) -> bytes:
+        position = chance.randint(0, len(frame))
+        return frame[:position] + chance.randbytes(chance.randint(1, 40)) + frame[position:]
 
     return _in_one(chance, frames, insert)
 
 
 def put_special(chance: Random, frames: Frames) -> Frames:
-    """A byte is replaced by one that means something somewhere."""
+    """Replace a byte by one that is special in some format."""
 
-    def put(piece: bytes) -> bytes:
-        position = chance.randrange(len(piece))
-        return piece[:position] + chance.choice(_SPECIAL) + piece[position + 1 :]
+    def put(frame: bytes) -> bytes:
+        position = chance.randrange(len(frame))
+        return frame[:position] + chance.choice(_SPECIAL) + frame[position + 1 :]
 
     return _in_one(chance, frames, put)
 
 
 def change_number(chance: Random, frames: Frames) -> Frames:
-    """A run of digits is another number, which need not be as long, nor a number."""
+    """Replace a run of digits by another number or text of any length."""
 
-    def change(piece: bytes) -> bytes:
-        numbers = list(_DIGITS.finditer(piece))
+    def change(frame: bytes) -> bytes:
+        numbers = list(_DIGITS.finditer(frame))
         if not numbers:
-            return piece
+            return frame
         run = chance.choice(numbers)
         number, spelling = chance.choice(_NUMBERS), chance.choice(_SPELLINGS)
         new = spelling % ((number,) * spelling.count(b"%d"))
-        return piece[: run.start()] + new + piece[run.end() :]
+        return frame[: run.start()] + new + frame[run.end() :]
 
     return _in_one(chance, frames, change)
 
 
 def change_digits(chance: Random, frames: Frames) -> Frames:
-    """A run of digits is another number of the same width: the frame around it stays whole."""
+    """Replace a run of digits by a number of the same width; the frame stays complete."""
 
-    def change(piece: bytes) -> bytes:
-        numbers = list(_DIGITS.finditer(piece))
+    def change(frame: bytes) -> bytes:
+        numbers = list(_DIGITS.finditer(frame))
         if not numbers:
-            return piece
+            return frame
         run = chance.choice(numbers)
         width = len(run.group())
         number = int(run.group()[-18:]) + chance.choice((-9, -1, 1, 2, 9, 10, 1000))
         if chance.random() < 0.3:
             number = chance.choice(_NUMBERS)
         new = (b"%d" % abs(number)).zfill(width)[-width:]
-        return piece[: run.start()] + new + piece[run.end() :]
+        return frame[: run.start()] + new + frame[run.end() :]
 
     return _in_one(chance, frames, change)
 
 
 def change_one_digit(chance: Random, frames: Frames) -> Frames:
-    """A single digit is another one: of a type, a version, a count, a length."""
+    """Replace a single digit: of a type, a version, a count or a length."""
 
-    def change(piece: bytes) -> bytes:
-        positions = [position for position, byte in enumerate(piece) if byte in b"0123456789"]
+    def change(frame: bytes) -> bytes:
+        positions = [position for position, byte in enumerate(frame) if byte in b"0123456789"]
         if not positions:
-            return piece
+            return frame
         position = chance.choice(positions)
-        return piece[:position] + b"%d" % chance.randrange(10) + piece[position + 1 :]
+        return frame[:position] + b"%d" % chance.randrange(10) + frame[position + 1 :]
 
     return _in_one(chance, frames, change)
 
 
 def put_integer(chance: Random, frames: Frames) -> Frames:
-    """Two, four or eight bytes are another number of binary form: a length, an offset, a count."""
+    """Replace two, four or eight bytes by another binary number."""
 
-    def put(piece: bytes) -> bytes:
+    def put(frame: bytes) -> bytes:
         form = chance.choice(_FORMS)
-        position = chance.randint(0, max(0, len(piece) - form.size))
-        old_number = int.from_bytes(piece[position : position + form.size], "big")
+        position = chance.randint(0, max(0, len(frame) - form.size))
+        old_number = int.from_bytes(frame[position : position + form.size], "big")
         number = chance.choice(
             (*_NUMBERS, old_number - 1, old_number + 1, old_number + 4, 2 * old_number, -old_number)
         )
         new = form.pack(number & ((1 << 8 * form.size) - 1))
-        return piece[:position] + new + piece[position + form.size :]
+        return frame[:position] + new + frame[position + form.size :]
 
     return _in_one(chance, frames, put)
 
 
 def repeat(chance: Random, frames: Frames) -> Frames:
-    """A piece comes several times."""
+    """Repeat a frame."""
     if not frames:
         return frames
     index = chance.randrange(len(frames))
@@ -153,14 +153,14 @@ def repeat(chance: Random, frames: Frames) -> Frames:
 
 
 def reorder(chance: Random, frames: Frames) -> Frames:
-    """Change the order of the parts."""
+    """Change the order of the frames."""
     frames = list(frames)
     chance.shuffle(frames)
     return frames
 
 
 def leave_out(chance: Random, frames: Frames) -> Frames:
-    """A piece does not come."""
+    """Remove a frame."""
     if not frames:
         return frames
     index = chance.randrange(len(frames))
@@ -168,7 +168,7 @@ def leave_out(chance: Random, frames: Frames) -> Frames:
 
 
 def splice(chance: Random, frames: Frames) -> Frames:
-    """The beginning of one piece goes on as the end of another."""
+    """Join the beginning of one frame and the end of another."""
     if not frames:
         return frames
     head, tail = chance.choice(frames), chance.choice(frames)
@@ -186,15 +186,15 @@ MUTATORS: Final[tuple[Mutator, ...]] = (
 
 
 def mutate(chance: Random, frames: Frames) -> Frames:
-    """Up to three kinds of damage; now and then none, so that what is valid is among it."""
+    """Apply up to three mutations, and sometimes none, so that the input includes valid frames."""
     for _ in range(chance.choice((0, 1, 1, 1, 1, 2, 2, 3))):
         frames = chance.choice(MUTATORS)(chance, frames)
     return frames
 
 
 def _in_one(chance: Random, frames: Frames, change: Callable[[bytes], bytes]) -> Frames:
-    """Change one piece that is not empty."""
-    indexes = [index for index, piece in enumerate(frames) if piece]
+    """Change one frame that is not empty."""
+    indexes = [index for index, frame in enumerate(frames) if frame]
     if not indexes:
         return frames
     index = chance.choice(indexes)

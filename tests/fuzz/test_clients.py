@@ -1,4 +1,4 @@
-"""Clients whose broker talks nonsense: an error of the client libraries, never another, no hang."""
+"""Clients that receive invalid input: only errors of the client libraries, and no hang."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def broker_input(chance: Random, conversation: corpus.Conversation) -> bytes:
 
 @pytest.fixture(scope="module")
 def directory() -> Iterator[Path]:
-    """For sockets, whose paths must be short."""
+    """A directory for sockets, whose paths must be short."""
     with TemporaryDirectory() as name:
         yield Path(name)
 
 
 def converse(directory: Path, data: bytes, user: Callable[[str], Awaitable[None]]) -> None:
-    """Let `user` talk to a broker that says that and closes. Nothing may be left to the loop."""
+    """Run `user` with a broker that sends `data` and closes. No task may be left."""
     errors: list[dict[str, Any]] = []
 
     async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Every decoder of untrusted bytes: damaged conversations in both directions, cut anywhere."""
+"""Decoders of untrusted bytes: damaged conversations in both directions and any fragmentation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MANY = settings(max_examples=4 * settings.default.max_examples)
 
 
 class Result(NamedTuple):
-    """All that a decoder says in the end. How it was cut must not show."""
+    """Final result of a decoder, which must not depend on fragmentation."""
 
     frames: list[Any]
     error: str
@@ -63,7 +63,7 @@ def msglite(kinds: frozenset[int], chunks: list[bytes]) -> Result:
 
 
 def jmq(chunks: list[bytes]) -> Result:
-    """With all that is looked into later, if at all."""
+    """Decode packets and their lazily decoded parts."""
     decoder = jmq_wire.Decoder(jmq_wire.Limits(packet=4000, header=1000, properties=2000))
     frames: list[Any] = []
     for piece in chunks:

@@ -1,5 +1,7 @@
-"""The JMS client with a broker whose answers are damaged: an error of the client libraries, never
-another, no hang, nothing left to the event loop."""
+"""The JMS client with a broker whose replies are damaged.
+
+Only errors of the client libraries are raised, there is no hang, and no task is left.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ CONSUMER = 5
 
 @pytest.fixture(scope="module")
 def directory() -> Iterator[Path]:
-    """For sockets, whose paths must be short."""
+    """A directory for sockets, whose paths must be short."""
     with TemporaryDirectory() as name:
         yield Path(name)
 
@@ -89,7 +91,7 @@ def answers(chance: Random, packet: Packet) -> list[bytes]:
 
 
 async def use(client: JmqClient) -> None:
-    """A little of everything that is awaited."""
+    """Call all kinds of awaitable methods."""
     session = await client.session()
     producer = await session.producer("hostile.a")
     for _ in range(3):

@@ -1,7 +1,7 @@
-"""A journal whose files were damaged on the disk, by accident or with checksums that are right.
+"""A journal with damaged files, or with wrong content and correct checksums.
 
-Whatever they hold, a start and the tools either work or say what is wrong as a JournalError: there
-is no other error, no hang, and no memory that grows with what a number in a file claims.
+A start and the tools either work or raise JournalError: there is no other error, no hang, and no
+memory use that grows with a number in a file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from tests.journal.support import TINY, crash, make_message, segments_of
 from tests.support.broker import Reader
 
 MEMORY: int = 1 << 30
-"""Bytes that opening a journal of a few KB may take at most, all that is there already beside."""
+"""Maximum memory of the process while it opens a journal of a few KB."""
 SECONDS = 60
 
 seeds = st.randoms(use_true_random=False)
@@ -100,8 +100,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def bounded() -> Iterator[None]:
-    """Fail rather than take all memory, or for ever."""
+def limited_resources() -> Iterator[None]:
+    """Limit memory and time."""
 
     def give_up(number: int, frame: FrameType | None) -> None:
         raise AssertionError(f"not done within {SECONDS} s")
@@ -120,7 +120,7 @@ def bounded() -> Iterator[None]:
 
 
 def read_all(directory: Path) -> list[str]:
-    """Look at it with everything there is, last with what may change it. Returns complaints."""
+    """Read a journal with all tools, last with those that change it, and return their errors."""
     problems = []
 
     def attempt(action: Callable[[], object]) -> None:
@@ -150,7 +150,7 @@ def read_all(directory: Path) -> list[str]:
         finally:
             crash(journal)
 
-    with bounded():
+    with limited_resources():
         attempt(inspect)
         attempt(show)
         attempt(lambda: Slots(directory).list())
@@ -166,7 +166,7 @@ def copy_of(written: Path) -> Iterator[Path]:
         yield directory
 
 
-def test_what_is_whole_is_not_complained_about(written: Path) -> None:
+def test_intact_journal_has_no_errors(written: Path) -> None:
     with copy_of(written) as directory:
         assert read_all(directory) == []
 
@@ -184,7 +184,7 @@ def test_files_that_are_damaged(written: Path, chance: Random) -> None:
 
 
 def damage(chance: Random, data: bytes) -> bytes:
-    """One change that keeps most of it."""
+    """Return the data with one change."""
     mutation = chance.choice(
         (flip_bits, flip_bits, change_digits, change_number, cut_out, insert_noise)
     )
@@ -248,7 +248,7 @@ def test_snapshots_that_lie_with_a_right_checksum(written: Path, chance: Random)
 
 
 def _changed(chance: Random, value: object) -> object:
-    """The same with one leaf that is something else; bytes may hold another document."""
+    """Return the value with one changed leaf; bytes may contain another document."""
     if isinstance(value, list) and value:
         index = chance.randrange(len(value))
         return [*value[:index], _changed(chance, value[index]), *value[index + 1 :]]

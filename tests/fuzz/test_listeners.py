@@ -1,5 +1,7 @@
-"""Every kind of listener under hostile fire, in a broker process of its own, beside clients that
-must not notice. FUZZ=1 makes it long; FUZZ_SEED repeats what a run has printed."""
+"""Hostile input for every kind of listener, in a broker process that other clients use as well.
+
+The other clients must not be affected. FUZZ=1 runs the long form; FUZZ_SEED repeats a run.
+"""
 
 from __future__ import annotations
 
