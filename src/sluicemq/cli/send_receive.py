@@ -476,7 +476,7 @@ def send(
     started = time.monotonic()
     with (
         connect(target, connect_timeout) as connection,
-        _advice_on_timeout(),
+        _advice_on_failure(),
         # an animation would erase the lines that are being typed
         _progress("sending", total, quiet=lines and sys.stdin.isatty()) as progress,
     ):
@@ -551,16 +551,19 @@ def receive(
 
 
 @contextmanager
-def _advice_on_timeout() -> Iterator[None]:
-    """Add to a timeout why a broker may not confirm messages: it waits for capacity, and not all
-    protocols can report that."""
+def _advice_on_failure() -> Iterator[None]:
+    """Add to an error of a connected client where to find its reason, which not all protocols can
+    report."""
     try:
         yield
-    except RequestTimeout as error:
-        error.add_note(
-            "The queue may be full, or the broker's disk nearly full: see sluicemq status and the "
-            "broker's log. It is unknown which messages were accepted."
-        )
+    except (ConnectionLost, RequestTimeout) as error:
+        reason = "The broker's log may state the reason."
+        if isinstance(error, RequestTimeout):
+            reason = (
+                "The queue may be full, or the broker's disk nearly full: see sluicemq status and "
+                "the broker's log."
+            )
+        error.add_note(f"{reason} It is unknown which messages were accepted.")
         raise
 
 
