@@ -25,9 +25,9 @@ from sluicemq.management.destinations import (
     DestinationQuery,
     PurgeRequest,
 )
-from sluicemq.management.journal import READ_SEGMENT, SegmentPath
+from sluicemq.management.journal import GET_SLOT, READ_SEGMENT, SegmentPath
 from sluicemq.management.messages import LIST_MESSAGES, MessageQuery, MessageTarget
-from sluicemq.management.operation import NoParameters
+from sluicemq.management.operation import NamePath, NoParameters
 from sluicemq.management.users import (
     DELETE_USER,
     WITHDRAW_ROLE,
@@ -35,7 +35,7 @@ from sluicemq.management.users import (
     DeleteUser,
 )
 from sluicemq.model.destination import Address, Kind
-from sluicemq.model.errors import ConnectionLost
+from sluicemq.model.errors import ConfigurationError, ConnectionLost
 from tests.support.stub_server import StubServer, problem
 
 STATUS = b'{"version": "1", "broker_id": "ab", "pid": 7}'
@@ -71,7 +71,12 @@ def test_every_name_has_path(name: str, path: str) -> None:
     assert request_of(GET_DESTINATION, parameters)[:3] == ("GET", path, [])
 
 
-def test_body_follows_name_in_query() -> None:
+def test_an_empty_name_has_none() -> None:
+    with pytest.raises(ConfigurationError, match="the name is empty"):
+        request_of(GET_SLOT, NamePath(name=""))
+
+
+def test_a_body_follows_a_name_in_the_query() -> None:
     address = Address(Kind.TOPIC, "\udcff")
     purging = DestinationBody(address=address, body=PurgeRequest())
     method, path, body, headers = request_of(PURGE_DESTINATION, purging)

@@ -343,7 +343,8 @@ def error_in(answer: HttpResponse) -> tuple[str, str]:
 
 def request_of(operation: ApiOperation[ParametersT, Any], parameters: ParametersT) -> Request:
     """Encode a request. A name of a destination that is not UTF-8, or that would be resolved as a
-    relative path segment, is sent as a query parameter. Raises UnicodeEncodeError."""
+    relative path segment, is sent as a query parameter. Raises UnicodeEncodeError;
+    ConfigurationError for another name or id that is empty."""
     values = {name: getattr(parameters, name) for name in parameters.__struct_fields__}
     query = {
         field.name: _text(values[field.name])
@@ -357,6 +358,8 @@ def request_of(operation: ApiOperation[ParametersT, Any], parameters: Parameters
         values["name"] = name
     path = operation.full_path
     for name in operation.path_names:
+        if not values[name]:
+            raise ConfigurationError(f"the {name.replace('_', ' ')} is empty")
         path = path.replace(f"{{{name}}}", quote(values[name], safe="", errors="surrogateescape"))
     if query:
         path += f"?{urlencode(query, errors='surrogateescape')}"
