@@ -126,6 +126,12 @@ def test_time_to_live_is_passed_on(run: Run, broker: RunningBroker) -> None:
     assert 3590 <= json.loads(run("receive", url, "--json").out)["ttl"] <= 3600
 
 
+def test_time_to_live_beyond_the_format_of_jms_is_an_error(run: Run, broker: RunningBroker) -> None:
+    result = run("send", f"{broker.jmq}?queue=eternal", "x", "--ttl", "199999999999d")
+    assert result.code == 2
+    assert "cannot send to 'eternal': ttl and delay are 0 to 4503599627370496 seconds" in result.err
+
+
 def test_json_is_sent_unchanged_by_vibemq(run: Run, broker: RunningBroker) -> None:
     bodies = ['{"a": 1.0}', "[1,]", '"text"', "", "[]", "null"]
     for body in bodies:

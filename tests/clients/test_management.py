@@ -71,12 +71,12 @@ def test_every_name_has_path(name: str, path: str) -> None:
     assert request_of(GET_DESTINATION, parameters)[:3] == ("GET", path, [])
 
 
-def test_an_empty_name_has_none() -> None:
+def test_empty_name_has_no_path() -> None:
     with pytest.raises(ConfigurationError, match="the name is empty"):
         request_of(GET_SLOT, NamePath(name=""))
 
 
-def test_a_body_follows_a_name_in_the_query() -> None:
+def test_body_follows_name_in_query() -> None:
     address = Address(Kind.TOPIC, "\udcff")
     purging = DestinationBody(address=address, body=PurgeRequest())
     method, path, body, headers = request_of(PURGE_DESTINATION, purging)

@@ -136,6 +136,11 @@ def encode_body(body: object) -> tuple[PacketType, bytes]:
     raise MessageFormatError(f"a {type(body).__name__} cannot be the body of a message")
 
 
+_MAX_SECONDS: Final = 1 << 52
+"""Maximum time to live and delay: the format has the end in ms since 1970, as a signed 64-bit
+number."""
+
+
 class SendOptions(NamedTuple):
     """Delivery options of a sent message.
 
@@ -166,8 +171,8 @@ class SendOptions(NamedTuple):
         )
         if not 0 <= options.priority <= 9:
             raise ValueError(f"a priority is 0 to 9, not {priority}")
-        if options.ttl < 0 or options.delay < 0:
-            raise ValueError("ttl and delay are not negative")
+        if not (0 <= options.ttl <= _MAX_SECONDS and 0 <= options.delay <= _MAX_SECONDS):
+            raise ValueError(f"ttl and delay are 0 to {_MAX_SECONDS} seconds")
         return options
 
 
