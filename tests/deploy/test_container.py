@@ -11,12 +11,12 @@ from sluicemq.cli.main import main
 from sluicemq.server.listener_settings import default_listeners
 from sluicemq.server.loading import load
 
-TOP = Path(__file__).parents[2]
-PLACE = TOP / "deploy" / "container" / "Containerfile"
+ROOT = Path(__file__).parents[2]
+CONTAINERFILE = ROOT / "deploy" / "container" / "Containerfile"
 
 
 def instructions() -> list[tuple[str, str]]:
-    text = PLACE.read_text().replace("\\\n", " ")
+    text = CONTAINERFILE.read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in lines]
 
@@ -30,13 +30,13 @@ def test_container_does_not_run_as_root() -> None:
     assert "RUN" not in names[names.index("USER") :]
 
 
-def test_base_images_have_the_required_python_version() -> None:
+def test_base_images_have_required_python_version() -> None:
     bases = {value.split()[0] for name, value in instructions() if name == "FROM"}
     assert len(bases) == 1
     [base] = bases
     assert "/" not in base
     assert base.rpartition(":")[2] not in ("", "latest")
-    required = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["requires-python"]
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     assert required.removeprefix(">=") in base
 
 
@@ -47,12 +47,12 @@ def test_only_built_files_are_copied() -> None:
         if name == "COPY" and not value.startswith("--from")
         for source in value.split()[:-1]
     ]
-    tracked = subprocess.run(["git", "ls-files"], cwd=TOP, capture_output=True, text=True).stdout
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout
     for source in copied:
-        assert (TOP / source).exists()
+        assert (ROOT / source).exists()
         if tracked:
             assert any(line.split("/")[0] == source for line in tracked.splitlines())
-    ignored = (PLACE.parent / "Containerfile.dockerignore").read_text().splitlines()
+    ignored = (CONTAINERFILE.parent / "Containerfile.dockerignore").read_text().splitlines()
     assert ignored[0] == "*"
     assert {line[1:] for line in ignored if line.startswith("!")} == set(copied)
 

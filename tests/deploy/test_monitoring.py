@@ -24,7 +24,7 @@ RULES: Final = ROOT / "deploy" / "prometheus" / "alerts.yml"
 DASHBOARD: Final = ROOT / "deploy" / "grafana" / "sluicemq.json"
 DOCS: Final = ROOT / "docs"
 PAGE: Final = DOCS / "metrics.md"
-TRUTH: Final = ROOT / "tests" / "deploy" / "alerts.test.yml"
+RULE_TESTS: Final = ROOT / "tests" / "deploy" / "alerts.test.yml"
 
 _ENDS: Final = {
     Shape.HISTOGRAM: ("_bucket", "_count", "_sum"),
@@ -33,7 +33,7 @@ _ENDS: Final = {
 SAMPLES: Final = {
     family.sample + end: family for family in FAMILIES for end in _ENDS.get(family.shape, ("",))
 }
-FOREIGN: Final = {"up", "ALERTS"}
+PROMETHEUS_METRICS: Final = {"up", "ALERTS"}
 """Metrics that Prometheus itself creates."""
 
 
@@ -74,7 +74,7 @@ def test_metrics_and_labels_in_expressions_exist(where: str, expression: str) ->
     selected = list(selectors(expression))
     assert selected, where
     for name, labels in selected:
-        if name in FOREIGN:
+        if name in PROMETHEUS_METRICS:
             continue
         assert name in SAMPLES, f"{where}: there is no metric {name}"
         family = SAMPLES[name]
@@ -102,7 +102,7 @@ def test_rates_are_of_counters_only() -> None:
                 assert re.search(rf"\b(rate|increase)\({name}\b", expression), f"{location}: {name}"
 
 
-def test_rules_have_every_field_of_an_alert() -> None:
+def test_rules_have_every_field_of_alert() -> None:
     names = [rule["alert"] for rule in rules()]
     assert len(set(names)) == len(names)
     for rule in rules():
@@ -114,7 +114,7 @@ def test_rules_have_every_field_of_an_alert() -> None:
         assert re.fullmatch(r"\d+[mh]", rule.get("for", "1m"))
 
 
-def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
+def test_each_alert_has_runbook_and_each_runbook_alert() -> None:
     index = (DOCS / "runbooks" / "index.md").read_text()
     for rule in rules():
         text = (DOCS / rule["annotations"]["runbook_url"]).read_text()
@@ -141,7 +141,7 @@ def commands() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("page", "line"), sorted(set(commands())))
-def test_every_command_on_a_page_can_be_parsed(page: str, line: str) -> None:
+def test_every_command_on_page_can_be_parsed(page: str, line: str) -> None:
     """The command line is parsed and not executed."""
     words = shlex.split(line)[1:]
     command: Any = typer.main.get_command(app)
@@ -157,7 +157,7 @@ def test_every_command_on_a_page_can_be_parsed(page: str, line: str) -> None:
     command.make_parser(context).parse_args(args=list(words))
 
 
-def test_the_dashboard_is_valid() -> None:
+def test_dashboard_is_valid() -> None:
     board = dashboard()
     assert board["title"] == "SluiceMQ"
     assert board["uid"] == "sluicemq"
@@ -194,7 +194,7 @@ def test_the_dashboard_is_valid() -> None:
         cells |= panel_cells
 
 
-def test_the_page_lists_every_metric_as_it_is_exported() -> None:
+def test_page_lists_every_metric_as_it_is_exported() -> None:
     rows = re.findall(
         r"^\| `(\w+)` \| (\w+) \| (\w*) ?\| (.*?) ?\| (.*) \|$", PAGE.read_text(), re.MULTILINE
     )
@@ -209,7 +209,7 @@ def test_the_page_lists_every_metric_as_it_is_exported() -> None:
     }
 
 
-def test_metric_names_follow_the_conventions() -> None:
+def test_metric_names_follow_conventions() -> None:
     for family in FAMILIES:
         assert re.fullmatch(r"(sluicemq|process|python)_[a-z_]+", family.name)
         assert family.unit in ("", "bytes", "seconds")
@@ -218,16 +218,16 @@ def test_metric_names_follow_the_conventions() -> None:
         assert not family.name.endswith(("_total", "_count", "_sum", "_bucket"))
 
 
-def test_promtool_accepts_the_rules_and_their_tests_pass() -> None:
+def test_promtool_accepts_rules_and_their_tests_pass() -> None:
     promtool = PROMTOOL.path_or_skip()
-    for command in (("check", "rules", str(RULES)), ("test", "rules", str(TRUTH))):
+    for command in (("check", "rules", str(RULES)), ("test", "rules", str(RULE_TESTS))):
         done = subprocess.run([promtool, *command], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_each_rule_has_a_test() -> None:
+def test_each_rule_has_test() -> None:
     """The file that promtool runs tests each alert as firing and as silent."""
-    healthy_test, failing_test = yaml.safe_load(TRUTH.read_text())["tests"]
+    healthy_test, failing_test = yaml.safe_load(RULE_TESTS.read_text())["tests"]
     names = {rule["alert"] for rule in rules()}
     assert {test["alertname"] for test in healthy_test["alert_rule_test"]} == names
     fired_alerts = re.findall(r'alertname="(\w+)"', json.dumps(failing_test).replace("\\", ""))

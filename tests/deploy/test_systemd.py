@@ -38,20 +38,20 @@ def seconds(name: str) -> float:
     return float(parse_quantity(value, Unit.SECONDS))
 
 
-def test_errors_that_persist_do_not_cause_a_restart() -> None:
+def test_errors_that_persist_do_not_cause_restart() -> None:
     unit_options = options()
     assert unit_options["Service.Restart"] == ["on-failure"]
     codes = {int(code) for code in unit_options["Service.RestartPreventExitStatus"][0].split()}
     assert codes == {Exit.USAGE, EXIT_JOURNAL}
 
 
-def test_stop_timeout_exceeds_the_shutdown_timeout() -> None:
+def test_stop_timeout_exceeds_shutdown_timeout() -> None:
     assert seconds("TimeoutStopSec") > 2 * BrokerSettings().shutdown_timeout
     assert seconds("WatchdogSec") >= 10
     assert options()["Service.Type"] == ["notify"]
 
 
-def test_the_command_exists(capfd: pytest.CaptureFixture[str]) -> None:
+def test_command_exists(capfd: pytest.CaptureFixture[str]) -> None:
     [command] = options()["Service.ExecStart"]
     program, *arguments = command.split()
     assert program.endswith("/sluicemq")

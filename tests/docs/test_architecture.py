@@ -26,7 +26,7 @@ def defined(file: Path) -> set[str]:
     return names
 
 
-def test_the_listed_calls_exist() -> None:
+def test_listed_calls_exist() -> None:
     calls = CALL.findall(PAGE.read_text("utf-8"))
     assert len(calls) >= 25
     for file, name in calls:

@@ -24,7 +24,7 @@ def _defaults() -> dict[str, str]:
     return defaults
 
 
-def test_limits_have_the_defaults_of_the_configuration() -> None:
+def test_limits_have_defaults_of_configuration() -> None:
     defaults = _defaults()
     count = 0
     heading = ""

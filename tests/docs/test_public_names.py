@@ -91,7 +91,7 @@ def render(section: Section) -> str:
     return "\n".join(parts)
 
 
-def test_the_page_has_every_public_name() -> None:
+def test_page_has_every_public_name() -> None:
     introduction, *parts = re.split(r"^### ", PAGE.read_text("utf-8"), flags=re.MULTILINE)
     sections = {}
     for part in parts:
@@ -114,7 +114,7 @@ def test_the_page_has_every_public_name() -> None:
     assert not differences, "\n".join(differences)
 
 
-def test_a_row_counts_for_its_old_and_its_new_name() -> None:
+def test_row_counts_for_its_old_and_its_new_name() -> None:
     section = Section([Row("waiting", "ready", "RabbitMQ"), Row("gone", "lost", "")], ["queue"])
     rows = section.rows[:1]
     assert current(section, {"waiting": [], "queue": []}) == Section(rows, ["queue"])
@@ -123,13 +123,13 @@ def test_a_row_counts_for_its_old_and_its_new_name() -> None:
     )
 
 
-def test_a_name_needs_no_row_if_all_of_its_uses_have_rows() -> None:
+def test_name_needs_no_row_if_all_of_its_uses_have_rows() -> None:
     section = Section([Row("Connection.since", "started", ""), Row("Message.since", STAYS, "")], [])
     assert current(section, {"since": ["Connection.since", "Message.since"]}) == section
     uses = {"since": ["Connection.since", "Message.since", "Slot.since"]}
     assert current(section, uses).unchanged == ["since"]
 
 
-def test_a_section_is_read_as_it_is_written() -> None:
+def test_section_is_read_as_it_is_written() -> None:
     section = Section([Row("In/s", "Publish rate", "RabbitMQ")], ["Dead letters", "Name"])
     assert parse(render(section)) == section

@@ -10,7 +10,7 @@ PAGE = IMAGES.parent / "console.md"
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def test_console_page_has_the_images_of_the_script() -> None:
+def test_console_page_has_images_of_script() -> None:
     image_names = re.findall(r"!\[[^\]]+\]\(images/(console-[^)]+)\)", PAGE.read_text("utf-8"))
     assert image_names == [f"console-{name}.png" for name in PAGES]
     assert {path.name for path in IMAGES.glob("console-*")} == set(image_names)

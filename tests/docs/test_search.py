@@ -10,12 +10,12 @@ from mkdocs.config import load_config
 
 from tests.support.programs import launch_chromium
 
-TOP = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 
 
-def test_search_works_from_a_file(tmp_path: Path) -> None:
-    with warnings.catch_warnings(action="ignore"):  # of libraries about each other
-        build(load_config(str(TOP / "mkdocs.yml"), site_dir=str(tmp_path)))
+def test_search_works_from_file(tmp_path: Path) -> None:
+    with warnings.catch_warnings(action="ignore"):  # deprecation warnings of libraries
+        build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path)))
     with launch_chromium() as browser:
         page = browser.new_page()
         requests: list[str] = []

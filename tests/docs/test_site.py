@@ -15,7 +15,7 @@ import yaml
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
-TOP = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 
 
@@ -43,8 +43,8 @@ class Page(HTMLParser):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the site as `make docs` does."""
     site_directory = tmp_path_factory.mktemp("site")
-    with warnings.catch_warnings(action="ignore"):  # of libraries about each other
-        build(load_config(str(TOP / "mkdocs.yml"), site_dir=str(site_directory)))
+    with warnings.catch_warnings(action="ignore"):  # deprecation warnings of libraries
+        build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(site_directory)))
     return site_directory
 
 
@@ -53,9 +53,9 @@ def pages(site: Path) -> dict[Path, Page]:
     return {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
 
 
-def test_every_source_file_is_a_page(site: Path) -> None:
-    for text in (TOP / "docs").rglob("*.md"):
-        assert (site / text.relative_to(TOP / "docs").with_suffix(".html")).exists()
+def test_every_source_file_is_page(site: Path) -> None:
+    for text in (ROOT / "docs").rglob("*.md"):
+        assert (site / text.relative_to(ROOT / "docs").with_suffix(".html")).exists()
 
 
 def _entries(item: object) -> Iterator[str]:
@@ -69,11 +69,11 @@ def _entries(item: object) -> Iterator[str]:
             yield from _entries(value)
 
 
-def test_every_source_file_is_in_the_navigation_once() -> None:
-    text = (TOP / "mkdocs.yml").read_text()
+def test_every_source_file_is_in_navigation_once() -> None:
+    text = (ROOT / "mkdocs.yml").read_text()
     navigation_paths = sorted(_entries(yaml.safe_load(text)["nav"]))
     source_paths = sorted(
-        str(path.relative_to(TOP / "docs")) for path in (TOP / "docs").rglob("*.md")
+        str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")
     )
     assert navigation_paths == source_paths
 
@@ -108,16 +108,16 @@ def test_nothing_is_loaded_from_other_hosts(site: Path, pages: dict[Path, Page])
     ("page", "guide"), [("jmq", "openmq"), ("phpmq", "phpmq"), ("vibemq", "vibemq")]
 )
 def test_protocol_pages_link_to_their_migration_guide(page: str, guide: str) -> None:
-    text = (TOP / f"docs/protocols/{page}.md").read_text()
+    text = (ROOT / f"docs/protocols/{page}.md").read_text()
     assert f"[`sluicemq migrate {guide}`](../migration/{guide}.md)" in text
     assert not re.search(r"messages are not taken over|storage is not imported", text)
 
 
-def test_links_of_the_readme_exist() -> None:
-    text = (TOP / "README.md").read_text()
+def test_links_of_readme_exist() -> None:
+    text = (ROOT / "README.md").read_text()
     targets = re.findall(r"\]\(([^)#]+)", text)
     assert targets
     assert [
-        target for target in targets if "://" not in target and not (TOP / target).exists()
+        target for target in targets if "://" not in target and not (ROOT / target).exists()
     ] == []
     assert len(text.splitlines()) <= 80

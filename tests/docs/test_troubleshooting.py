@@ -43,7 +43,7 @@ def _messages() -> list[str]:
     return messages
 
 
-def test_messages_are_those_of_the_program() -> None:
+def test_messages_are_those_of_program() -> None:
     texts = "\0".join(text for path in sorted(ROOT.rglob("*.py")) for text in _strings(path))
     messages = [message for message in _messages() if " " in message]
     assert len(messages) > 60

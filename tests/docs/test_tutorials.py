@@ -26,13 +26,13 @@ def reader(
 
 
 @pytest.mark.parametrize("reader", ["quickstart.md", "tutorial.md"], indirect=True)
-def test_the_tutorial_works(reader: Reader) -> None:
+def test_tutorial_works(reader: Reader) -> None:
     assert len(snippets(reader.text.read_text())) > 3
     reader.follow()
 
 
 @pytest.mark.parametrize("reader", [README], indirect=True)
-def test_the_readme_sends_and_receives(reader: Reader, tmp_path: Path) -> None:
+def test_readme_sends_and_receives(reader: Reader, tmp_path: Path) -> None:
     """Run its commands that send and receive, and its Python example, which ends by itself."""
     protocols = {"phpmq": "9100", "msglite": "9813", "jmq": "7676"}
     reader.broker = LocalBroker(tmp_path / "data", [f"{name}://127.0.0.1:0" for name in protocols])
@@ -48,7 +48,7 @@ def test_the_readme_sends_and_receives(reader: Reader, tmp_path: Path) -> None:
     assert output == "hello\nb'hello'\n"
 
 
-def test_unexpected_output_of_a_snippet_is_reported() -> None:
+def test_unexpected_output_of_snippet_is_reported() -> None:
     """The test above depends on this."""
     text = (
         "```python\nprint(1)\n```\n\n```text\n1\n```\n\n"
@@ -62,7 +62,7 @@ def test_unexpected_output_of_a_snippet_is_reported() -> None:
     assert not matches("1", "11")
 
 
-def test_a_failing_command_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_command_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = tmp_path / "text.md"
     text.write_text("```sh\nexport WHO=me\ntrue\n```\n```sh\necho $WHO\n```\n```text\nme\n```\n")
