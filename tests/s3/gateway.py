@@ -22,7 +22,7 @@ PROGRAM: Final = Path(__file__).parents[2] / "build" / "bin" / "versitygw"
 MODULE: Final = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 ACCESS_KEY: Final = "test"
 SECRET_KEY: Final = "test-secret"
-_PATIENCE: Final = 60.0
+_TIMEOUT_SECONDS: Final = 60.0
 
 
 class Gateway:
@@ -39,7 +39,7 @@ class Gateway:
         log = directory.parent / "gateway.log"
         with log.open("wb") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=output)
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
         while not self._answers():
             assert self._process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, "the S3 server does not answer"
@@ -47,7 +47,7 @@ class Gateway:
 
     def stop(self) -> None:
         self._process.terminate()
-        self._process.wait(_PATIENCE)
+        self._process.wait(_TIMEOUT_SECONDS)
 
     def _answers(self) -> bool:
         try:
@@ -58,7 +58,7 @@ class Gateway:
 
 
 def install() -> None:
-    """Build the server, unless it is there. Exits with an explanation if that is not possible."""
+    """Build the server if it is missing. Exit with an explanation if that is not possible."""
     if PROGRAM.is_file():
         return
     if shutil.which("go") is None and os.getuid() == 0 and shutil.which("apt-get"):

@@ -1,4 +1,4 @@
-"""Every command of the pipeline on a lake in S3, as somebody would type it."""
+"""Every command of the pipeline on a lake in S3."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def gateway(tmp_path: Path) -> Iterator[Gateway]:
 
 
 def pipeline(gateway: Gateway, work: Path, command: str, *options: str) -> list[dict[str, Any]]:
-    """Run a command; return the objects that it prints."""
+    """Run a command, and return the objects that it prints."""
     settings = {
         "spark.hadoop.fs.s3a.endpoint": gateway.endpoint,
         "spark.hadoop.fs.s3a.path.style.access": "true",
@@ -80,7 +80,7 @@ def table(gateway: Gateway, name: str, columns: Sequence[str]) -> list[dict[str,
     return rows
 
 
-def test_a_lake_in_s3(gateway: Gateway, tmp_path: Path) -> None:
+def test_all_commands_work_on_a_lake_in_s3(gateway: Gateway, tmp_path: Path) -> None:
     listen = ["phpmq://127.0.0.1:0", "http://127.0.0.1:0"]
     (tmp_path / "pipeline.toml").write_text(DEFINITION)
     with ExitStack() as stack:
