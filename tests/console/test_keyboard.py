@@ -71,7 +71,7 @@ def test_g_and_a_key_open_a_page_and_focus_its_heading(
         page.get_by_role("heading", name=heading, level=1).wait_for()
         expect(page.get_by_role("heading", name=heading, level=1)).to_be_focused()
         expect(page).to_have_title(f"{heading} · SluiceMQ")
-        expect(page.locator("nav.rail [aria-current=page]")).to_contain_text(heading)
+        expect(page.locator("nav.sidebar [aria-current=page]")).to_contain_text(heading)
 
 
 def test_search_is_operated_by_keyboard(

@@ -1,6 +1,6 @@
 // Line charts over time, drawn as SVG, each with a table of its values.
 //
-//     const flow = chart({title: "Flow", series: [{key: "publish_rate", label: "publish rate", tone: "water"}], …});
+//     const flow = chart({title: "Flow", series: [{key: "publish_rate", label: "publish rate", tone: "accent"}], …});
 //     flow.update(history);        // a response of /history
 //
 // A series with `down` is drawn below the middle line, such as deliveries below publishes.
@@ -236,7 +236,7 @@ export class Chart {
       h(
         "table",
         null,
-        h("caption", { class: "unseen" }, this.title),
+        h("caption", { class: "visually-hidden" }, this.title),
         h(
           "thead",
           null,

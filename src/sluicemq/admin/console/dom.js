@@ -73,5 +73,5 @@ export function uniqueId(prefix) {
 
 /** Return text for screen readers only. */
 export function screenReaderText(text) {
-  return h("span", { class: "unseen" }, text);
+  return h("span", { class: "visually-hidden" }, text);
 }

@@ -7,8 +7,8 @@ import { DECADES, level } from "./scale.js";
 const WIDTH = 64;
 const HEIGHT = 224;
 const PAD = 8;
-const STAFF = 18;
-const LEFT = WIDTH - STAFF - 2;
+const SCALE_WIDTH = 18;
+const LEFT = WIDTH - SCALE_WIDTH - 2;
 
 function depth(share) {
   return PAD + (HEIGHT - 2 * PAD) * (1 - share);
@@ -26,11 +26,11 @@ function marks() {
         scaleText(decade),
       ),
     );
-    // the blocks of a staff gauge: every other fifth
+    // the blocks of a water level gauge: every other fifth
     for (let fifth = 0; decade < DECADES && fifth < 5; fifth += 2) {
       const top = depth((decade + (fifth + 1) / 5) / DECADES);
       const bottom = depth((decade + fifth / 5) / DECADES);
-      const half = STAFF / 2;
+      const half = SCALE_WIDTH / 2;
       const x = decade % 2 ? LEFT + half : LEFT;
       drawn.push(s("rect", { class: "gauge-block", x, y: top, width: half, height: bottom - top }));
     }
@@ -44,13 +44,13 @@ function scaleText(decade) {
 
 /** Return a vertical gauge; `update(messages)` sets its level. */
 export function gauge(label) {
-  const water = s("rect", { class: "gauge-water", x: LEFT, width: STAFF, y: PAD, height: 0 });
+  const fill = s("rect", { class: "gauge-level", x: LEFT, width: SCALE_WIDTH, y: PAD, height: 0 });
   const surface = s("line", { class: "gauge-surface", x1: LEFT - 7, x2: WIDTH });
   const drawing = s(
     "svg",
     { class: "gauge", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" },
-    s("rect", { class: "gauge-staff", x: LEFT, y: PAD, width: STAFF, height: HEIGHT - 2 * PAD }),
-    water,
+    s("rect", { class: "gauge-scale", x: LEFT, y: PAD, width: SCALE_WIDTH, height: HEIGHT - 2 * PAD }),
+    fill,
     marks(),
     surface,
   );
@@ -58,8 +58,8 @@ export function gauge(label) {
     element: drawing,
     update(messages) {
       const top = depth(level(messages));
-      water.setAttribute("y", top);
-      water.setAttribute("height", HEIGHT - PAD - top);
+      fill.setAttribute("y", top);
+      fill.setAttribute("height", HEIGHT - PAD - top);
       surface.setAttribute("y1", top);
       surface.setAttribute("y2", top);
       drawing.setAttribute("aria-label", `${label}: ${count(messages)}`);
@@ -69,8 +69,8 @@ export function gauge(label) {
 
 /** Return a horizontal gauge beside its number, for tables. */
 export function levelBar(messages) {
-  const water = h("i");
-  water.style.inlineSize = `${(level(messages) * 100).toFixed(1)}%`;
-  const scale = h("span", { class: "level", "aria-hidden": "true" }, water);
+  const fill = h("i");
+  fill.style.inlineSize = `${(level(messages) * 100).toFixed(1)}%`;
+  const scale = h("span", { class: "level", "aria-hidden": "true" }, fill);
   return [scale, h("span", null, compact(messages))];
 }

@@ -83,7 +83,7 @@ export function showShortcuts() {
     h(
       "table",
       { class: "keys" },
-      h("caption", { class: "unseen" }, "Keyboard shortcuts"),
+      h("caption", { class: "visually-hidden" }, "Keyboard shortcuts"),
       h(
         "tbody",
         null,

@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 const DURATION_MS = 6_000;
 
 const notes = h("div", { class: "notes", role: "status", "aria-live": "polite" });
-const announcements = h("div", { class: "unseen", role: "status", "aria-live": "polite" });
+const announcements = h("div", { class: "visually-hidden", role: "status", "aria-live": "polite" });
 
 /** Return the live regions, to be added to the page once. */
 export function notificationAreas() {

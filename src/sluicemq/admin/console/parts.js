@@ -80,7 +80,7 @@ export function errorElement(error, retry = null) {
 export function valueList(pairs) {
   return h(
     "dl",
-    { class: "facts" },
+    { class: "value-list" },
     pairs.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))),
   );
 }

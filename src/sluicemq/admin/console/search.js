@@ -22,7 +22,7 @@ export class Search {
     this.list = h("ul", {
       id: name,
       role: "listbox",
-      class: "found",
+      class: "search-results",
       "aria-label": "Found",
       hidden: true,
     });

@@ -20,7 +20,7 @@ const STATES = {
 export function logo() {
   return s(
     "svg",
-    { class: "sign", viewBox: "0 0 24 24", "aria-hidden": "true" },
+    { class: "logo", viewBox: "0 0 24 24", "aria-hidden": "true" },
     s("path", { d: "M3 2v20M21 2v20", class: "posts" }),
     s("path", { d: "M6.5 4h11v8h-11zM6.5 8h11", class: "gate" }),
     s("path", { d: "M6 16q1.5-1.6 3 0t3 0 3 0 3 0M6 20q1.5-1.6 3 0t3 0 3 0 3 0", class: "waves" }),
@@ -49,12 +49,12 @@ function toggleTheme() {
 export class Shell {
   constructor(onLogout) {
     this.search = new Search();
-    this.status = h("span", { class: "lamp" }, h("i", { "aria-hidden": "true" }), h("span"));
+    this.status = h("span", { class: "broker-status" }, h("i", { "aria-hidden": "true" }), h("span"));
     this.main = h("main", { id: "main", tabindex: "-1" });
     this.pages = h("ul");
     this.nav = h(
       "nav",
-      { class: "rail", id: "pages", "aria-label": "Pages" },
+      { class: "sidebar", id: "pages", "aria-label": "Pages" },
       this.pages,
       this.footer(onLogout),
     );
@@ -83,7 +83,7 @@ export class Shell {
         this.status,
       ),
       this.nav,
-      h("div", { class: "stage" }, this.banner, this.main),
+      h("div", { class: "content" }, this.banner, this.main),
       notificationAreas(),
     );
     enableShortcuts({ search: () => this.search.focus(), theme: () => this.toggleTheme() });
@@ -115,7 +115,7 @@ export class Shell {
     this.showTheme();
     return h(
       "div",
-      { class: "rail-foot" },
+      { class: "sidebar-foot" },
       this.theme,
       h("button", { type: "button", class: "quiet", onclick: showShortcuts }, "Keys ", h("kbd", null, "?")),
       this.user,
@@ -135,7 +135,7 @@ export class Shell {
   /** Show the pages that the user may see. */
   showUser() {
     this.links = visiblePages().map((page) => {
-      const countElement = h("span", { class: "rail-figure" });
+      const countElement = h("span", { class: "sidebar-count" });
       const link = h("a", { href: `#/${page.step}` }, h("span", null, page.label), countElement);
       return { page, link, countElement };
     });
@@ -171,7 +171,7 @@ export class Shell {
 
   showState(state) {
     const [tone, text] = STATES[state];
-    this.status.className = `lamp ${tone}`;
+    this.status.className = `broker-status ${tone}`;
     setText(this.status.lastChild, text);
     if (state === "disconnected") {
       const retryButton = h("button", { type: "button", onclick: reconnect }, "Try now");

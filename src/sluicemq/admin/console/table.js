@@ -28,7 +28,7 @@ export class Table {
       h(
         "table",
         { role: "table" },
-        h("caption", { class: "unseen" }, caption),
+        h("caption", { class: "visually-hidden" }, caption),
         h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, this.headers)),
         this.body,
       ),

@@ -34,7 +34,7 @@ export function show() {
     }),
     panel(
       "Permissions",
-      superuser ? h("p", null, badge("superuser", "brass"), " All operations are allowed.") : rights(permissions),
+      superuser ? h("p", null, badge("superuser", "accent-alt"), " All operations are allowed.") : rights(permissions),
     ),
   );
 }

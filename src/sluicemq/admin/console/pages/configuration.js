@@ -103,6 +103,6 @@ const COLUMNS = [
     label: "From",
     rank: 2,
     fingerprint: ({ source }) => source,
-    show: ({ source }) => (source === "default" ? source : badge(source, "brass")),
+    show: ({ source }) => (source === "default" ? source : badge(source, "accent-alt")),
   },
 ];

@@ -54,8 +54,8 @@ class Destination {
     this.readings = {
       ready: reading("Ready"),
       unacked: reading("Unacked"),
-      in: reading("Publish rate", "water"),
-      out: reading("Deliver rate", "brass"),
+      in: reading("Publish rate", "accent"),
+      out: reading("Deliver rate", "accent-alt"),
       consumers: reading("Consumers"),
       dead: reading("Dead-lettered"),
     };

@@ -15,8 +15,8 @@ export function show(destination, signal) {
   const flow = new Chart({
     title: "Messages per second",
     series: [
-      { key: "publish_rate", label: "publish rate", tone: "water", area: true },
-      { key: "deliver_rate", label: "deliver rate", tone: "brass", area: true, down: true },
+      { key: "publish_rate", label: "publish rate", tone: "accent", area: true },
+      { key: "deliver_rate", label: "deliver rate", tone: "accent-alt", area: true, down: true },
     ],
     format: rate,
     height: 220,
@@ -24,8 +24,8 @@ export function show(destination, signal) {
   const depth = new Chart({
     title: "Backlog",
     series: [
-      { key: "ready", label: "ready", tone: "water", area: true },
-      { key: "unacked", label: "unacked", tone: "brass", dash: true },
+      { key: "ready", label: "ready", tone: "accent", area: true },
+      { key: "unacked", label: "unacked", tone: "accent-alt", dash: true },
     ],
     format: compact,
     least: 10,

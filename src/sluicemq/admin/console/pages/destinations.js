@@ -60,7 +60,7 @@ export function tags(item) {
   return [
     item.kind === "topic" && badge("topic"),
     item.temporary && badge("temporary"),
-    item.paused && badge("paused", "brass"),
+    item.paused && badge("paused", "accent-alt"),
   ];
 }
 

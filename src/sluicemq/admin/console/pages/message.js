@@ -91,7 +91,7 @@ function view(destination, path, message) {
     ),
     h(
       "div",
-      { class: "duo" },
+      { class: "columns-2" },
       panel("Headers", valueList(headers(message))),
       panel(
         "Properties",

@@ -35,10 +35,10 @@ class Overview {
     this.welcome = h("div");
     this.level = gauge("Ready messages");
     this.readings = {
-      in: reading("Publish rate", "water"),
+      in: reading("Publish rate", "accent"),
       ready: reading("Ready"),
       unacked: reading("Unacked"),
-      out: reading("Deliver rate", "brass"),
+      out: reading("Deliver rate", "accent-alt"),
     };
     this.charts = charts();
     this.largestBacklogs = largestBacklogs();
@@ -80,14 +80,14 @@ class Overview {
       ),
       h(
         "div",
-        { class: "trio" },
+        { class: "columns-3" },
         panel(null, this.charts.depth.element),
         panel(null, this.charts.lag.element),
         panel(null, this.charts.sync.element),
       ),
       h(
         "div",
-        { class: "duo" },
+        { class: "columns-2" },
         panel("Largest backlogs", this.backlogs, {
           aside: h("a", { href: "#/destinations" }, "All destinations"),
         }),
@@ -218,8 +218,8 @@ function charts() {
     flow: new Chart({
       title: "Messages per second",
       series: [
-        { key: "publish_rate", label: "publish rate", tone: "water", area: true },
-        { key: "deliver_rate", label: "deliver rate", tone: "brass", area: true, down: true },
+        { key: "publish_rate", label: "publish rate", tone: "accent", area: true },
+        { key: "deliver_rate", label: "deliver rate", tone: "accent-alt", area: true, down: true },
       ],
       format: rate,
       height: 224,
@@ -227,20 +227,20 @@ function charts() {
     depth: new Chart({
       title: "Backlog",
       series: [
-        { key: "ready", label: "ready", tone: "water", area: true },
-        { key: "unacked", label: "unacked", tone: "brass", dash: true },
+        { key: "ready", label: "ready", tone: "accent", area: true },
+        { key: "unacked", label: "unacked", tone: "accent-alt", dash: true },
       ],
       format: compact,
       least: 10,
     }),
     lag: new Chart({
       title: "Event loop lag",
-      series: [{ key: "loop_lag_ms", label: "p99", tone: "water" }],
+      series: [{ key: "loop_lag_ms", label: "p99", tone: "accent" }],
       format: millis,
     }),
     sync: new Chart({
       title: "fdatasync",
-      series: [{ key: "fdatasync_ms", label: "p99", tone: "brass" }],
+      series: [{ key: "fdatasync_ms", label: "p99", tone: "accent-alt" }],
       format: millis,
     }),
   };

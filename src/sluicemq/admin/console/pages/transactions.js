@@ -49,7 +49,7 @@ function columns(ondecide) {
       key: "state",
       label: "State",
       fingerprint: ({ state }) => state,
-      show: ({ state }) => badge(state, state === "prepared" ? "brass" : ""),
+      show: ({ state }) => badge(state, state === "prepared" ? "accent-alt" : ""),
     },
     {
       key: "xid",

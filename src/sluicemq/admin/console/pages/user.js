@@ -59,7 +59,7 @@ function view(user, path, refresh) {
       valueList([
         [
           "Permissions",
-          user.superuser ? badge("superuser: all operations", "brass") : "see below",
+          user.superuser ? badge("superuser: all operations", "accent-alt") : "see below",
         ],
         ["Password", user.has_password ? "yes" : "none; only tokens can be used to log in"],
         ["Roles", roles.join(", ") || "none"],

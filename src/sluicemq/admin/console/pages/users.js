@@ -51,7 +51,7 @@ const COLUMNS = [
     fingerprint: ({ name, superuser }) => `${name} ${superuser}`,
     show: ({ name, superuser }) => [
       h("a", { class: "name", href: userHref(name) }, name),
-      superuser && badge("superuser", "brass"),
+      superuser && badge("superuser", "accent-alt"),
     ],
   },
   {
