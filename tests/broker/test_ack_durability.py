@@ -55,7 +55,7 @@ class LazyFixture(BrokerFixture):
         assert answers == ["a"]
 
 
-def test_an_acknowledgement_is_answered_when_it_is_written_and_synced_after_the_delay() -> None:
+def test_acknowledgement_is_confirmed_when_written_and_synced_after_delay() -> None:
     fixture = LazyFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -76,7 +76,7 @@ def test_an_acknowledgement_is_answered_when_it_is_written_and_synced_after_the_
     assert fixture.disk.sync_requests == [False, True]
 
 
-def test_the_delay_begins_when_the_write_completes() -> None:
+def test_delay_begins_when_write_completes() -> None:
     fixture = LazyFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -95,7 +95,7 @@ def test_the_delay_begins_when_the_write_completes() -> None:
     assert fixture.disk.sync_requests == [False, True]
 
 
-def test_the_delay_ends_no_iteration_early() -> None:
+def test_delay_ends_no_iteration_early() -> None:
     fixture = LazyFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -112,7 +112,7 @@ def test_the_delay_ends_no_iteration_early() -> None:
     assert fixture.disk.sync_requests == [True]
 
 
-def test_without_a_record_the_answer_comes_at_the_end_of_the_iteration() -> None:
+def test_acknowledgement_without_record_is_confirmed_at_end_of_iteration() -> None:
     fixture = LazyFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -124,7 +124,7 @@ def test_without_a_record_the_answer_comes_at_the_end_of_the_iteration() -> None
     assert answers == ["a"]
 
 
-def test_an_acknowledgement_of_a_retained_message_is_answered_when_it_is_written() -> None:
+def test_acknowledgement_of_retained_message_is_confirmed_when_written() -> None:
     fixture = LazyFixture()
     topic = fixture.topic(retain_without_subscriptions=True)
     reader = fixture.read(fixture.broker.subscribe(topic, "s"))
@@ -136,7 +136,7 @@ def test_an_acknowledgement_of_a_retained_message_is_answered_when_it_is_written
         reader.acknowledge("a")
 
 
-def test_a_commit_of_the_acknowledgement_of_a_retained_message_waits_for_the_disk() -> None:
+def test_commit_of_acknowledgement_of_retained_message_waits_for_disk() -> None:
     fixture = LazyFixture()
     topic = fixture.topic(retain_without_subscriptions=True)
     [sequence] = fixture.send(topic, "a")
@@ -150,7 +150,7 @@ def test_a_commit_of_the_acknowledgement_of_a_retained_message_waits_for_the_dis
         fixture.broker.flush()
 
 
-def test_an_acknowledgement_of_a_requeued_message_is_answered_when_it_is_written() -> None:
+def test_acknowledgement_of_requeued_message_is_confirmed_when_written() -> None:
     fixture = LazyFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1, refill=False)
@@ -163,7 +163,7 @@ def test_an_acknowledgement_of_a_requeued_message_is_answered_when_it_is_written
         fixture.broker.flush()
 
 
-def test_a_commit_with_a_waiting_client_is_synced() -> None:
+def test_commit_with_waiting_client_is_synced() -> None:
     fixture = LazyFixture()
     queue = fixture.queue()
     fixture.send(queue, "a", durability=Durability.LAZY)

@@ -86,7 +86,7 @@ def restartable(tmp_path: Path) -> Iterator[RestartableBroker]:
     restartable.journal.close()
 
 
-def test_a_part_is_one_unit_and_visible_once_durable() -> None:
+def test_part_is_one_unit_and_visible_when_durable() -> None:
     fixture = BrokerFixture(journal=RecordingJournal())
     queue = fixture.broker.destinations.queue("q")
     counts: list[int] = []
@@ -112,7 +112,7 @@ def test_a_part_is_one_unit_and_visible_once_durable() -> None:
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
-def test_written_parts_are_known_after_a_restart(
+def test_written_parts_are_known_after_restart(
     restartable: RestartableBroker, sealed: bool
 ) -> None:
     assert restartable.write(FIRST_PART, "a")
@@ -135,7 +135,7 @@ def test_written_parts_are_known_after_a_restart(
     assert restartable.waiting() == ["a", "b", "c", "d"]
 
 
-def test_parts_in_the_snapshot_and_after_it_add_up(restartable: RestartableBroker) -> None:
+def test_parts_in_and_after_snapshot_are_both_restored(restartable: RestartableBroker) -> None:
     assert restartable.write(BatchPart("query", 3, 0, 0, False, 1, 1), "a")
     restartable.journal.seal()
     restartable.sync()
@@ -148,7 +148,7 @@ def test_parts_in_the_snapshot_and_after_it_add_up(restartable: RestartableBroke
         restartable.write(BatchPart("query", 3, 1, 0, True, 2, 2), "c", "x")
 
 
-def test_a_complete_partition_may_come_in_another_order_but_not_with_other_rows() -> None:
+def test_complete_partition_may_come_in_another_order_but_not_with_other_rows() -> None:
     broker = BrokerFixture().broker
     # digests add up modulo 2^64: to 8, here and below
     digests = (DIGEST_MASK - 5, 7, 7)
@@ -169,7 +169,7 @@ def test_a_complete_partition_may_come_in_another_order_but_not_with_other_rows(
     assert broker.destinations.queue("q").waiting == 0
 
 
-def test_as_many_other_rows_are_a_conflict() -> None:
+def test_equal_number_of_other_rows_is_conflict() -> None:
     broker = BrokerFixture().broker
     assert not broker.batches.write(FIRST_PART, rows("a")).is_repeat
     with pytest.raises(BatchConflict, match="Write other rows as another batch"):
@@ -177,7 +177,7 @@ def test_as_many_other_rows_are_a_conflict() -> None:
     assert broker.batches.write(FIRST_PART, rows("a")).is_repeat
 
 
-def test_the_last_part_of_a_repetition_alone_is_accepted() -> None:
+def test_last_part_of_repetition_alone_is_accepted() -> None:
     """The broker was restarted in the middle of the repetition."""
     broker = BrokerFixture().broker
     for part in range(2):
@@ -185,7 +185,7 @@ def test_the_last_part_of_a_repetition_alone_is_accepted() -> None:
     assert broker.batches.write(BatchPart("w", 0, 0, 1, True, 8, 4), rows("x")).is_repeat
 
 
-def test_the_number_of_a_repeated_part_costs_neither_time_nor_memory() -> None:
+def test_large_part_numbers_cost_neither_time_nor_memory() -> None:
     broker = BrokerFixture().broker
     broker.batches.write(FIRST_PART, rows("a"))
     for number in ((1 << 31) - 1, (1 << 32) - 1):
@@ -235,7 +235,7 @@ def test_every_refusal_is_reported_and_nothing_is_published() -> None:
     assert not fixture.broker.batches.write(FIRST_PART, messages[:1]).is_repeat
 
 
-def test_a_part_larger_than_a_limit_is_accepted_below_the_limit() -> None:
+def test_part_larger_than_limit_is_accepted_below_limit() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_messages=2)
     fixture.broker.batches.write(FIRST_PART, rows("a", "b", "c", "d"))
@@ -245,7 +245,7 @@ def test_a_part_larger_than_a_limit_is_accepted_below_the_limit() -> None:
     assert [refusal.is_temporary for refusal in refusals] == [True]
 
 
-def test_overflowing_messages_become_dead_letters_in_the_same_unit() -> None:
+def test_overflowing_messages_become_dead_letters_in_same_unit() -> None:
     fixture = BrokerFixture(journal=RecordingJournal())
     queue = fixture.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
     fixture.send(queue, "there")
@@ -262,7 +262,7 @@ def test_overflowing_messages_become_dead_letters_in_the_same_unit() -> None:
     assert [r.type for r in unit] == [RecordType.MESSAGE, RecordType.BATCH_PART]
 
 
-def test_a_stopping_broker_refuses_batches_but_answers_repetitions() -> None:
+def test_stopping_broker_refuses_batches_but_answers_repetitions() -> None:
     fixture = BrokerFixture()
     fixture.broker.batches.write(FIRST_PART, rows("a"))
     fixture.broker.stop()
@@ -276,7 +276,7 @@ def test_a_stopping_broker_refuses_batches_but_answers_repetitions() -> None:
 # --- memory --------------------------------------------------------------------------------------
 
 
-def test_writers_are_forgotten_after_newer_ones_the_oldest_first() -> None:
+def test_oldest_writers_are_dropped_first() -> None:
     fixture = BrokerFixture(EngineSettings(max_batch_writers=2))
     for name in "abac":
         batch = 1 if name == "a" and fixture.broker.batches.writers else 0
@@ -285,7 +285,7 @@ def test_writers_are_forgotten_after_newer_ones_the_oldest_first() -> None:
     assert not fixture.broker.batches.write(replace(FIRST_PART, writer="b"), []).is_repeat
 
 
-def test_the_oldest_writer_of_the_owner_with_the_most_is_forgotten_first() -> None:
+def test_oldest_writer_of_owner_with_most_writers_is_dropped_first() -> None:
     fixture = BrokerFixture(EngineSettings(max_batch_writers=4))
     for name, owner in (("a", "anna"), ("b", "bert"), ("c", "bert"), ("d", "bert"), ("e", "bert")):
         fixture.broker.batches.write(replace(FIRST_PART, writer=name, owner=owner), [])
@@ -295,7 +295,7 @@ def test_the_oldest_writer_of_the_owner_with_the_most_is_forgotten_first() -> No
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_a_writer_has_its_owner_after_a_restart(tmp_path: Path, sealed: bool) -> None:
+def test_writer_has_its_owner_after_restart(tmp_path: Path, sealed: bool) -> None:
     restartable = RestartableBroker(tmp_path)
     restartable.write(replace(FIRST_PART, owner="anna"), "a")
     assert restartable.broker.batches.owner_of("another") == ""
@@ -304,7 +304,7 @@ def test_a_writer_has_its_owner_after_a_restart(tmp_path: Path, sealed: bool) ->
     restartable.journal.close()
 
 
-def test_writers_are_forgotten_after_their_time() -> None:
+def test_writers_are_dropped_after_their_retention_time() -> None:
     fixture = BrokerFixture()
     fixture.broker.batches.write(replace(FIRST_PART, writer="old", partition=1), [])
     fixture.clock.advance(RETENTION_MS - 1)
@@ -317,7 +317,7 @@ def test_writers_are_forgotten_after_their_time() -> None:
     assert list(fixture.broker.batches.writers) == ["new", "newest"]
 
 
-def test_a_limit_that_was_lowered_holds_after_the_next_part(tmp_path: Path) -> None:
+def test_lowered_limit_applies_after_next_part(tmp_path: Path) -> None:
     restartable = RestartableBroker(tmp_path)
     for name in "abcd":
         restartable.write(replace(FIRST_PART, writer=name), name)
@@ -347,11 +347,11 @@ def test_many_partitions_take_little_space() -> None:
         WriterState("w", 0, 0, bytes(8), bytes(16), bytes(8), []),
     ],
 )
-def test_writers_that_end_within_a_number_are_damage(writer: WriterState) -> None:
+def test_truncated_writer_state_is_damage(writer: WriterState) -> None:
     with pytest.raises(JournalDamaged, match="within a number"):
         decode_state(encode(EngineState([], [], [], [], [], [], writers=[writer])))
 
 
-def test_a_record_of_a_batch_that_cannot_be_read_is_damage() -> None:
+def test_invalid_batch_record_is_damage() -> None:
     with pytest.raises(JournalDamaged, match="BatchPart"):
         decode_batch(encode(replace(FIRST_PART, writer="w"))[:-1])

@@ -39,7 +39,7 @@ def test_browse_omits_ended_and_scheduled_messages() -> None:
     assert [sequence for sequence, _ in browsed(fixture, reader.consumer.subscription)] == [ready]
 
 
-def test_browse_omits_messages_acked_in_a_transaction() -> None:
+def test_browse_omits_messages_acked_in_transaction() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)

@@ -87,7 +87,7 @@ def broker(tmp_path: Path) -> RestartableBroker:
 
 @pytest.mark.parametrize("seal", [False, True], ids=["replayed", "snapshot"])
 @pytest.mark.parametrize("clock_step_back", [0, 2 * HOUR, DAY])
-def test_a_ready_message_stays_ready_when_the_clock_was_set_back_before_a_restart(
+def test_ready_message_stays_ready_when_clock_was_set_back_before_restart(
     broker: RestartableBroker, clock_step_back: int, seal: bool
 ) -> None:
     broker.send("later", delay=HOUR)
@@ -102,7 +102,7 @@ def test_a_ready_message_stays_ready_when_the_clock_was_set_back_before_a_restar
 
 @pytest.mark.parametrize("seal", [False, True], ids=["replayed", "snapshot"])
 @pytest.mark.parametrize("change", [DAY, -DAY], ids=["ahead", "back"])
-def test_a_clock_set_while_running_changes_no_delay_and_no_life_after_a_restart(
+def test_clock_step_while_running_changes_neither_delay_nor_ttl_after_restart(
     broker: RestartableBroker, change: int, seal: bool
 ) -> None:
     broker.send("due", delay=HOUR)
@@ -119,7 +119,7 @@ def test_a_clock_set_while_running_changes_no_delay_and_no_life_after_a_restart(
     assert broker.ready() == ["due", "scheduled"]
 
 
-def test_a_life_is_not_prolonged_by_a_clock_that_was_set_back(broker: RestartableBroker) -> None:
+def test_clock_set_back_does_not_prolong_ttl(broker: RestartableBroker) -> None:
     broker.send("mortal", ttl=2 * HOUR)
     broker.wait(HOUR)
     broker.send("young", ttl=2 * HOUR)
@@ -132,7 +132,7 @@ def test_a_life_is_not_prolonged_by_a_clock_that_was_set_back(broker: Restartabl
     assert broker.ready() == []
 
 
-def test_a_delivery_before_a_step_back_does_not_count_as_another_step(
+def test_delivery_before_step_back_does_not_count_as_another_step(
     broker: RestartableBroker,
 ) -> None:
     broker.send("mortal", ttl=HOUR)
@@ -144,7 +144,7 @@ def test_a_delivery_before_a_step_back_does_not_count_as_another_step(
     assert broker.ready() == ["mortal"]
 
 
-def test_a_message_from_after_the_step_uses_the_new_clock(broker: RestartableBroker) -> None:
+def test_message_from_after_step_uses_new_clock(broker: RestartableBroker) -> None:
     broker.send("old")
     broker.restart(clock_step_back=365 * DAY)
     broker.send("new", ttl=HOUR)
@@ -155,7 +155,7 @@ def test_a_message_from_after_the_step_uses_the_new_clock(broker: RestartableBro
     assert broker.ready() == ["old", "scheduled"]
 
 
-def test_a_moved_message_keeps_its_delay_after_the_clock_was_set_back(
+def test_moved_message_keeps_its_delay_after_clock_was_set_back(
     broker: RestartableBroker,
 ) -> None:
     broker.send("later", delay=HOUR)
@@ -183,7 +183,7 @@ def test_steps_are_bounded_and_unneeded_ones_are_dropped() -> None:
     assert log.steps == []
 
 
-def test_a_small_difference_is_no_step() -> None:
+def test_small_difference_is_not_clock_step() -> None:
     clock = ManualClock()
     journal = MemoryJournal()
     log = ClockLog(journal, clock, EventRecorder(journal, clock))

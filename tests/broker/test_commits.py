@@ -80,7 +80,7 @@ def test_transaction_at_its_limit_can_still_be_ended(
     assert fixture.broker.core.memory == (3000 if committed else 0)
 
 
-def test_open_transactions_together_count_against_the_memory_limit() -> None:
+def test_open_transactions_together_count_against_memory_limit() -> None:
     fixture = BrokerFixture(EngineSettings(memory_limit=3000))
     queue = fixture.queue()
     transactions = fixture.broker.transactions
@@ -92,7 +92,7 @@ def test_open_transactions_together_count_against_the_memory_limit() -> None:
     transactions.publish(second, queue, fixture.message(queue, "x" * 2000))
 
 
-def test_headers_count_against_the_limit_of_a_transaction() -> None:
+def test_headers_count_against_limit_of_transaction() -> None:
     fixture = BrokerFixture(EngineSettings(max_transaction_bytes=3000))
     queue = fixture.queue()
     transaction = fixture.broker.transactions.begin()
@@ -123,7 +123,7 @@ def test_large_commit_applies_one_slice_per_flush() -> None:
     assert fixture.journal.stats().live == MESSAGES
 
 
-def test_time_ends_a_slice_too() -> None:
+def test_slice_ends_at_its_time_limit() -> None:
     fixture = BrokerFixture()
     reduce_slice_size(fixture.broker)
     fixture.broker.transactions.slice_deliveries = MESSAGES - 1
@@ -137,7 +137,7 @@ def test_time_ends_a_slice_too() -> None:
     assert set(range(0, MESSAGES + 1, SLICE)) == set(visible_counts)
 
 
-def test_others_publish_while_a_large_transaction_is_committed() -> None:
+def test_others_publish_while_large_transaction_is_committed() -> None:
     journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)
     reduce_slice_size(fixture.broker)
@@ -173,7 +173,7 @@ def test_commit_in_progress_cannot_be_undone_and_may_be_repeated() -> None:
     assert ready_bodies(fixture.broker) == numbered_bodies(MESSAGES)
 
 
-def test_destination_deleted_during_a_commit_drops_its_messages() -> None:
+def test_destination_deleted_during_commit_drops_its_messages() -> None:
     fixture = BrokerFixture()
     reduce_slice_size(fixture.broker)
     queue, kept_queue = fixture.queue(), fixture.queue("kept")
@@ -194,7 +194,7 @@ def test_destination_deleted_during_a_commit_drops_its_messages() -> None:
     assert fixture.journal.stats().live == 1
 
 
-def test_unused_destination_stays_during_a_commit() -> None:
+def test_unused_destination_stays_during_commit() -> None:
     fixture = BrokerFixture()
     reduce_slice_size(fixture.broker)
     transaction = begin_with_messages(fixture.broker)
@@ -220,7 +220,7 @@ def run_iterations(disk: DiskBroker, flushes: int) -> None:
 
 @pytest.mark.parametrize("snapshot", [False, True])
 @pytest.mark.parametrize("flushes", range(0, 3 * MESSAGES // SLICE, 2))
-def test_crash_leaves_all_of_a_commit_or_nothing(
+def test_crash_keeps_commit_completely_or_not_at_all(
     disk: DiskBroker, flushes: int, snapshot: bool
 ) -> None:
     reduce_slice_size(disk.broker)
@@ -250,7 +250,7 @@ def test_crash_leaves_all_of_a_commit_or_nothing(
 
 @pytest.mark.parametrize("flushes", [1, 3, 20])
 @pytest.mark.parametrize("committed", [True, False])
-def test_large_prepared_transaction_survives_a_crash(
+def test_large_prepared_transaction_survives_crash(
     disk: DiskBroker, committed: bool, flushes: int
 ) -> None:
     reduce_slice_size(disk.broker)
@@ -287,7 +287,7 @@ def test_large_prepared_transaction_survives_a_crash(
     assert not disk.broker.transactions.prepared
 
 
-def test_small_commit_needs_no_parts() -> None:
+def test_small_commit_is_one_record() -> None:
     journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)
     fixture.queue()

@@ -30,7 +30,7 @@ from tests.support.broker import TypeSelector
 from tests.support.journal import read_from
 
 
-def test_a_deleted_queue_with_undurable_messages_is_not_restored(disk: DiskBroker) -> None:
+def test_deleted_queue_with_undurable_messages_is_not_restored(disk: DiskBroker) -> None:
     queue = disk.queue()
     disk.send(queue, "a")
     disk.broker.remove(queue)
@@ -43,7 +43,7 @@ def test_a_deleted_queue_with_undurable_messages_is_not_restored(disk: DiskBroke
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
 @pytest.mark.parametrize("deletes_topic", [False, True])
-def test_a_crash_does_not_restore_messages_that_are_still_to_be_discarded(
+def test_crash_does_not_restore_messages_that_are_still_to_be_discarded(
     disk: DiskBroker, deletes_topic: bool, sealed: bool
 ) -> None:
     queue = disk.queue()
@@ -68,7 +68,7 @@ def test_a_crash_does_not_restore_messages_that_are_still_to_be_discarded(
     assert (disk.recovered, disk.journal.stats().live) == (0, 0)
 
 
-def test_a_message_of_a_subscription_deleted_before_it_was_durable_is_released(
+def test_message_of_subscription_deleted_before_it_was_durable_is_released(
     disk: DiskBroker,
 ) -> None:
     topic = disk.broker.destinations.topic("t")
@@ -102,7 +102,7 @@ def test_durable_subscription_numbers_are_not_reused(disk: DiskBroker, sealed: b
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
-def test_a_temporary_queue_and_its_messages_do_not_survive_a_crash(
+def test_temporary_queue_and_its_messages_do_not_survive_crash(
     disk: DiskBroker, sealed: bool
 ) -> None:
     queue = disk.broker.destinations.declare(QUEUE, owner="connection")
@@ -121,7 +121,7 @@ def test_a_temporary_queue_and_its_messages_do_not_survive_a_crash(
     ]
 
 
-def test_an_empty_queue_deleted_after_a_restart_is_not_restored(disk: DiskBroker) -> None:
+def test_empty_queue_deleted_after_restart_is_not_restored(disk: DiskBroker) -> None:
     disk.queue(max_messages=5)
     disk.sync()
     disk.crash()
@@ -133,7 +133,7 @@ def test_an_empty_queue_deleted_after_a_restart_is_not_restored(disk: DiskBroker
     assert QUEUE not in disk.broker.destinations
 
 
-def test_attempts_of_unacked_messages_are_in_the_snapshot(disk: DiskBroker) -> None:
+def test_attempts_of_unacked_messages_are_in_snapshot(disk: DiskBroker) -> None:
     queue = disk.queue()
     reader = disk.read(queue.queue)
     disk.send(queue, "a")
@@ -146,7 +146,7 @@ def test_attempts_of_unacked_messages_are_in_the_snapshot(disk: DiskBroker) -> N
     assert disk.read(disk.broker.destinations.queue("q").queue).attempts == {"a": 3}
 
 
-def test_failed_attempts_survive_a_second_restart_with_a_snapshot_between(disk: DiskBroker) -> None:
+def test_failed_attempts_survive_second_restart_with_snapshot_between(disk: DiskBroker) -> None:
     queue = disk.queue()
     reader = disk.read(queue.queue)
     disk.send(queue, "a")
@@ -159,7 +159,7 @@ def test_failed_attempts_survive_a_second_restart_with_a_snapshot_between(disk: 
     assert disk.read(disk.broker.destinations.queue("q").queue).attempts == {"a": 2}
 
 
-def test_a_message_delivered_before_a_crash_can_be_acked_by_sequence(disk: DiskBroker) -> None:
+def test_message_delivered_before_crash_can_be_acked_by_sequence(disk: DiskBroker) -> None:
     queue = disk.queue()
     reader = disk.read(queue.queue)
     [sequence] = disk.send(queue, "a")
@@ -171,7 +171,7 @@ def test_a_message_delivered_before_a_crash_can_be_acked_by_sequence(disk: DiskB
     assert disk.broker.destinations.queue("q").waiting == 0
 
 
-def test_a_restart_drops_no_message_accepted_within_the_limit(disk: DiskBroker) -> None:
+def test_restart_drops_no_message_accepted_within_limit(disk: DiskBroker) -> None:
     queue = disk.queue(max_messages=1, overflow=Overflow.DROP_OLDEST)
     reader = disk.read(queue.queue, 1)
     disk.send(queue, "held")
@@ -183,7 +183,7 @@ def test_a_restart_drops_no_message_accepted_within_the_limit(disk: DiskBroker) 
     assert disk.read(disk.broker.destinations.queue("q").queue).got() == ["held", "waiting"]
 
 
-def test_messages_acked_in_a_prepared_transaction_count_as_delivered(disk: DiskBroker) -> None:
+def test_messages_acked_in_prepared_transaction_count_as_delivered(disk: DiskBroker) -> None:
     queue = disk.queue()
     reader = disk.read(queue.queue)
     [sequence] = disk.send(queue, "a")
@@ -204,7 +204,7 @@ def test_messages_acked_in_a_prepared_transaction_count_as_delivered(disk: DiskB
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
 @pytest.mark.parametrize("committed", [False, True])
-def test_a_held_message_acked_in_a_prepared_transaction_stays_in_it(
+def test_held_message_acked_in_prepared_transaction_stays_in_it(
     disk: DiskBroker, committed: bool, sealed: bool
 ) -> None:
     topic = disk.broker.destinations.declare(
@@ -238,7 +238,7 @@ def test_a_held_message_acked_in_a_prepared_transaction_stays_in_it(
     assert disk.journal.stats().live == 0
 
 
-def test_a_held_message_goes_to_the_durable_subscriptions_after_a_restart(disk: DiskBroker) -> None:
+def test_held_message_goes_to_durable_subscriptions_after_restart(disk: DiskBroker) -> None:
     topic = disk.broker.destinations.declare(
         TOPIC, DestinationSettings(retain_without_subscriptions=True)
     )
@@ -256,7 +256,7 @@ def test_a_held_message_goes_to_the_durable_subscriptions_after_a_restart(disk: 
     assert disk.journal.stats().live == 0
 
 
-def test_a_commit_is_one_unit_even_if_it_displaces_messages(disk: DiskBroker) -> None:
+def test_commit_is_one_unit_even_if_it_displaces_messages(disk: DiskBroker) -> None:
     queue = disk.queue(max_messages=1, overflow=Overflow.DROP_OLDEST)
     disk.send(queue, "displaced")
     disk.sync()
@@ -282,7 +282,7 @@ def test_a_commit_is_one_unit_even_if_it_displaces_messages(disk: DiskBroker) ->
     assert disk.read(queue.queue).got() == ["c"]
 
 
-def test_an_unsupported_stored_selector_fails_the_start(disk: DiskBroker) -> None:
+def test_unsupported_stored_selector_fails_start(disk: DiskBroker) -> None:
     selector = TypeSelector("red")
     selector.text = "JMSType is red"
     disk.broker.subscribe(disk.broker.destinations.topic("t"), "s", durable=True, selector=selector)
@@ -317,7 +317,7 @@ def test_acked_messages_of_one_subscription_are_not_restored_to_it(
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
-def test_place_life_and_attempts_of_a_requeued_message_survive(
+def test_position_ttl_and_attempts_of_requeued_message_survive(
     disk: DiskBroker, sealed: bool
 ) -> None:
     queue = disk.queue()
@@ -349,7 +349,7 @@ def record_deliveries(disk: DiskBroker) -> None:
     disk.sync()
 
 
-def test_a_requeued_message_acked_in_a_prepared_transaction_keeps_its_place(
+def test_requeued_message_acked_in_prepared_transaction_keeps_its_place(
     disk: DiskBroker,
 ) -> None:
     queue = disk.queue()
@@ -376,7 +376,7 @@ def test_a_requeued_message_acked_in_a_prepared_transaction_keeps_its_place(
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
-def test_unacked_messages_are_redelivered_after_a_crash(disk: DiskBroker, sealed: bool) -> None:
+def test_unacked_messages_are_redelivered_after_crash(disk: DiskBroker, sealed: bool) -> None:
     topic = disk.broker.destinations.topic("t")
     queue = disk.queue()
     for count in range(3):
@@ -398,7 +398,7 @@ def test_unacked_messages_are_redelivered_after_a_crash(disk: DiskBroker, sealed
 
 
 @pytest.mark.parametrize("recorded", [False, True], ids=["buffered", "recorded"])
-def test_messages_returned_unprocessed_are_not_redelivered_after_a_restart(
+def test_messages_returned_unprocessed_are_not_redelivered_after_restart(
     disk: DiskBroker, recorded: bool
 ) -> None:
     disk.send(disk.queue(), "a", "b")
@@ -413,7 +413,7 @@ def test_messages_returned_unprocessed_are_not_redelivered_after_a_restart(
         disk.crash()
 
 
-def test_messages_acked_before_a_crash_are_not_restored(disk: DiskBroker) -> None:
+def test_messages_acked_before_crash_are_not_restored(disk: DiskBroker) -> None:
     queue = disk.queue()
     reader = disk.read(queue.queue)
     disk.send(queue, "a", "b")
@@ -424,7 +424,7 @@ def test_messages_acked_before_a_crash_are_not_restored(disk: DiskBroker) -> Non
     assert disk.read(disk.broker.destinations.queue("q").queue).attempts == {"b": 2}
 
 
-def test_a_crash_alone_creates_no_dead_letter(disk: DiskBroker) -> None:
+def test_crash_alone_creates_no_dead_letter(disk: DiskBroker) -> None:
     """The interrupted delivery counts as an attempt, but is always followed by another one."""
     queue = disk.queue(max_attempts=1, dead_letter=True)
     disk.send(queue, "a")
@@ -440,7 +440,7 @@ def test_a_crash_alone_creates_no_dead_letter(disk: DiskBroker) -> None:
     assert disk.read(disk.broker.destinations.queue("q.dlq").queue).got() == ["a"]
 
 
-def test_a_delivery_inside_a_prepared_transaction_is_counted_once(disk: DiskBroker) -> None:
+def test_delivery_inside_prepared_transaction_is_counted_once(disk: DiskBroker) -> None:
     queue = disk.queue()
     reader = disk.read(queue.queue)
     [sequence] = disk.send(queue, "a")
@@ -457,7 +457,7 @@ def test_a_delivery_inside_a_prepared_transaction_is_counted_once(disk: DiskBrok
     assert delivery.attempts == 1
 
 
-def test_a_journal_without_delivery_records_restores_no_attempts(tmp_path: Path) -> None:
+def test_journal_without_delivery_records_restores_no_attempts(tmp_path: Path) -> None:
     class WithoutDeliveryRecords(DiskBroker):
         options = JournalOptions(record_deliveries=False, depth_interval=0)
 
@@ -476,7 +476,7 @@ def test_a_journal_without_delivery_records_restores_no_attempts(tmp_path: Path)
 # --- settings and creation time of automatic destinations --------------------------------------
 
 
-def test_an_automatic_queue_keeps_its_own_settings(disk: DiskBroker) -> None:
+def test_automatic_queue_keeps_its_own_settings(disk: DiskBroker) -> None:
     own_settings = DestinationSettings(max_messages=2, overflow=Overflow.DROP_OLDEST)
     for seal in (False, True):
         queue = disk.broker.destinations.resolve(QUEUE, own_settings)
@@ -502,7 +502,7 @@ def test_an_automatic_queue_keeps_its_own_settings(disk: DiskBroker) -> None:
         assert QUEUE not in disk.broker.destinations
 
 
-def test_a_declared_queue_keeps_its_creation_time(disk: DiskBroker) -> None:
+def test_declared_queue_keeps_its_creation_time(disk: DiskBroker) -> None:
     created = disk.queue().created
     disk.clock.advance(5000)
     disk.queue(max_messages=5)
@@ -514,7 +514,7 @@ def test_a_declared_queue_keeps_its_creation_time(disk: DiskBroker) -> None:
     assert disk.broker.destinations[QUEUE].created == created
 
 
-def test_an_automatic_queue_is_as_old_as_its_oldest_message(disk: DiskBroker) -> None:
+def test_automatic_queue_is_as_old_as_its_oldest_message(disk: DiskBroker) -> None:
     disk.clock.advance(5000)
     first = disk.clock.wall
     for _ in range(2):
@@ -526,7 +526,7 @@ def test_an_automatic_queue_is_as_old_as_its_oldest_message(disk: DiskBroker) ->
     assert disk.broker.destinations[QUEUE].created == first
 
 
-def test_settings_of_a_queue_whose_name_is_not_utf8(disk: DiskBroker) -> None:
+def test_settings_of_queue_with_name_that_is_not_utf8(disk: DiskBroker) -> None:
     address = Address(Kind.QUEUE, "\udcff\udcfe")
     settings = DestinationSettings(max_messages=3)
     disk.broker.destinations.declare(address, settings)
@@ -543,14 +543,12 @@ def test_settings_of_a_queue_whose_name_is_not_utf8(disk: DiskBroker) -> None:
     "decode",
     [decode_state, decode_settings, decode_subscription, decode_attempts, decode_prepared],
 )
-def test_entries_that_cannot_be_read_are_damage(
-    decode: Callable[[bytes], object], payload: bytes
-) -> None:
+def test_invalid_entries_are_damage(decode: Callable[[bytes], object], payload: bytes) -> None:
     with pytest.raises(JournalDamaged, match="cannot be read"):
         decode(payload)
 
 
-def test_a_state_that_ends_within_a_number_is_damage() -> None:
+def test_truncated_state_is_damage() -> None:
     with pytest.raises(JournalDamaged, match="within a number"):
         decode_state(encode(EngineState([], [], [(1, bytes(9))], [], [], [])))
 
@@ -580,7 +578,7 @@ NOT_UTF8 = "\udcff\udcfe"
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
-def test_a_prepared_message_is_the_same_after_a_restart(disk: DiskBroker, sealed: bool) -> None:
+def test_prepared_message_is_same_after_restart(disk: DiskBroker, sealed: bool) -> None:
     sent = Message(
         Address(Kind.QUEUE, NOT_UTF8),
         b"body",
@@ -644,7 +642,7 @@ class Token:
     __hash__ = None
 
 
-def test_a_prepared_message_does_not_come_back_to_its_own_sender(disk: DiskBroker) -> None:
+def test_prepared_message_respects_no_local_after_restart(disk: DiskBroker) -> None:
     topic = disk.broker.destinations.topic("t")
     for name, exclude in (("mine", "client"), ("other's", "another")):
         disk.broker.subscribe(topic, name, durable=True, exclude=exclude)
@@ -663,7 +661,7 @@ def test_a_prepared_message_does_not_come_back_to_its_own_sender(disk: DiskBroke
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
-def test_a_durable_subscription_whose_names_are_not_utf8(disk: DiskBroker, sealed: bool) -> None:
+def test_durable_subscription_whose_names_are_not_utf8(disk: DiskBroker, sealed: bool) -> None:
     address = Address(Kind.TOPIC, NOT_UTF8)
     selector = TypeSelector(NOT_UTF8)
     disk.broker.subscribe(

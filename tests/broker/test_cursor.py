@@ -178,7 +178,7 @@ def test_every_delivery_is_found_by_its_order(
                 assert missing is None or missing.state != READY
 
 
-def test_a_packed_backlog_is_skipped_chunk_by_chunk() -> None:
+def test_packed_backlog_is_skipped_chunk_by_chunk() -> None:
     fixture = BrokerFixture(EngineSettings(memory_budget=0, chunk_deliveries=100))
     queue = fixture.queue()
     for _ in range(20):
@@ -189,7 +189,7 @@ def test_a_packed_backlog_is_skipped_chunk_by_chunk() -> None:
     assert len(cursor.step(100)) == 50
 
 
-def test_the_last_delivery_of_a_packed_chunk_is_skipped_only_if_it_counts() -> None:
+def test_last_delivery_of_packed_chunk_is_skipped_only_if_it_counts() -> None:
     fixture = BrokerFixture(EngineSettings(memory_budget=0, chunk_deliveries=2))
     queue = fixture.queue()
     sent = [fixture.send(queue, body, durability=Durability.LAZY)[0] for body in "abcdefgh"]
@@ -200,7 +200,7 @@ def test_the_last_delivery_of_a_packed_chunk_is_skipped_only_if_it_counts() -> N
     assert sequences(list(cursor)) == sent[3:]
 
 
-def test_delivery_requeued_after_another_pending_queue_keeps_its_place() -> None:
+def test_delivery_requeued_from_another_pending_queue_keeps_its_position() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1, refill=False, selector=TypeSelector("red"))
@@ -252,7 +252,7 @@ def test_many_requeued_deliveries_are_kept_in_chunks_and_released() -> None:
     assert requeued.find(5) is None
 
 
-def test_a_late_durable_message_precedes_chunks_of_later_messages() -> None:
+def test_late_durable_message_precedes_chunks_of_later_messages() -> None:
     fixture = BrokerFixture(EngineSettings(memory_budget=0, chunk_deliveries=1))
     queue = fixture.queue()
     late_message = fixture.message(queue, "late", durability=Durability.SYNC)

@@ -37,7 +37,7 @@ def dead_letter_bodies(fixture: BrokerFixture) -> list[str]:
 
 @pytest.mark.parametrize("limit", [{"max_messages": 1}, {"max_bytes": 1}])
 @pytest.mark.parametrize("overflow", list(Overflow))
-def test_exhausted_messages_stay_until_the_dead_letter_queue_has_capacity(
+def test_exhausted_messages_stay_until_dead_letter_queue_has_capacity(
     overflow: Overflow, limit: dict[str, int]
 ) -> None:
     fixture = BrokerFixture()
@@ -60,7 +60,7 @@ def test_exhausted_messages_stay_until_the_dead_letter_queue_has_capacity(
     assert queue.bytes == 0
 
 
-def test_a_queue_that_becomes_a_dead_letter_queue_accepts_its_blocked_messages() -> None:
+def test_queue_that_becomes_dead_letter_queue_accepts_its_blocked_messages() -> None:
     blocking = DestinationSettings(max_messages=1, overflow=Overflow.BLOCK)
     fixture = BrokerFixture(EngineSettings(default_destination=blocking))
     dead_letter_queue = fixture.broker.destinations.queue("q.dlq")
@@ -74,7 +74,7 @@ def test_a_queue_that_becomes_a_dead_letter_queue_accepts_its_blocked_messages()
     assert sorted(dead_letter_bodies(fixture)) == ["a", "b", "c"]
 
 
-def test_a_message_larger_than_the_dead_letter_queue_takes_does_not_hold_up_others() -> None:
+def test_message_larger_than_dlq_limit_does_not_block_others() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_attempts=1)
     fixture.queue("q.dlq", max_message_bytes=3, max_messages=1)
@@ -85,7 +85,7 @@ def test_a_message_larger_than_the_dead_letter_queue_takes_does_not_hold_up_othe
     assert (dead_letter_bodies(fixture), queue.waiting) == (["y"], 1)
 
 
-def test_a_refused_message_that_is_redelivered_is_in_its_queue_once() -> None:
+def test_refused_message_that_is_redelivered_is_in_its_queue_once() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True)
     fixture.send(fixture.queue("q.dlq", max_messages=1), "first")
@@ -102,7 +102,7 @@ def test_a_refused_message_that_is_redelivered_is_in_its_queue_once() -> None:
     assert queue.waiting == 0
 
 
-def test_expired_messages_stay_as_well_and_are_not_delivered() -> None:
+def test_expired_messages_stay_and_are_not_delivered() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True)
     fixture.queue("q.dlq", max_messages=1)
@@ -117,7 +117,7 @@ def test_expired_messages_stay_as_well_and_are_not_delivered() -> None:
     assert (dead_letter_bodies(fixture), queue.waiting, queue.statistics.expired) == (["b"], 0, 2)
 
 
-def test_a_message_over_the_budget_that_arrives_expired_stays_as_well() -> None:
+def test_paged_out_message_that_arrives_expired_stays() -> None:
     fixture = BrokerFixture(EngineSettings(memory_budget=0))
     queue = fixture.queue(dead_letter=True)
     fixture.send(fixture.queue("other"), "in memory", durability=Durability.NONE)
@@ -126,7 +126,7 @@ def test_a_message_over_the_budget_that_arrives_expired_stays_as_well() -> None:
     assert (queue.queue.refused.keys(), fixture.broker.memory) == ({sequence}, 9)
 
 
-def test_a_scheduled_message_that_has_expired_stays_expired_at_its_delivery_time() -> None:
+def test_scheduled_message_that_has_expired_stays_expired_at_its_delivery_time() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True)
     fixture.send(fixture.queue("q.dlq", max_messages=1), "full")
@@ -140,7 +140,7 @@ def test_a_scheduled_message_that_has_expired_stays_expired_at_its_delivery_time
     assert (dead_letter_bodies(fixture), queue.waiting, queue.statistics.expired) == (["a"], 0, 1)
 
 
-def test_a_refused_message_that_is_redelivered_expires_without_a_consumer() -> None:
+def test_refused_message_that_is_redelivered_expires_without_consumer() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_attempts=1)
     fixture.send(fixture.queue("q.dlq", max_messages=1), "full")
@@ -155,7 +155,7 @@ def test_a_refused_message_that_is_redelivered_expires_without_a_consumer() -> N
     assert (queue.queue.ready, queue.queue.refused.keys()) == (0, {sequence})
 
 
-def test_rejected_messages_stay_as_well() -> None:
+def test_rejected_messages_stay_while_dlq_is_full() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.queue("q.dlq", max_messages=1)
@@ -171,7 +171,7 @@ def test_rejected_messages_stay_as_well() -> None:
     ] * 2
 
 
-def test_a_late_acknowledgement_still_counts() -> None:
+def test_late_acknowledgement_still_counts() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_attempts=1)
     fixture.queue("q.dlq", max_messages=1)
@@ -186,7 +186,7 @@ def test_a_late_acknowledgement_still_counts() -> None:
     assert (dead_letter_bodies(fixture), queue.waiting) == (["a"], 0)
 
 
-def test_purging_and_deleting_the_queue_drops_exhausted_messages() -> None:
+def test_purging_and_deleting_queue_drops_exhausted_messages() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_attempts=1)
     fixture.queue("q.dlq", max_messages=1)
@@ -201,7 +201,7 @@ def test_purging_and_deleting_the_queue_drops_exhausted_messages() -> None:
     assert fixture.broker.memory == 1 + dead_letter.header_bytes()
 
 
-def test_the_displaced_message_goes_when_its_dead_letter_queue_is_full() -> None:
+def test_displaced_message_is_dropped_when_dlq_is_full() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_messages=1, overflow=Overflow.DROP_OLDEST)
     fixture.queue("q.dlq", max_messages=1)
@@ -223,7 +223,7 @@ def test_refused_messages_make_room_for_new_ones(overflow: Overflow) -> None:
 
 
 @pytest.mark.parametrize("overflow", list(Overflow))
-def test_a_full_dead_letter_queue_refuses_what_is_redirected_to_it(overflow: Overflow) -> None:
+def test_full_dlq_refuses_redirected_messages(overflow: Overflow) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_messages=1, overflow=Overflow.DEAD_LETTER)
     fixture.queue("q.dlq", max_messages=1, overflow=overflow)
@@ -233,7 +233,7 @@ def test_a_full_dead_letter_queue_refuses_what_is_redirected_to_it(overflow: Ove
     assert (dead_letter_bodies(fixture), queue.waiting, queue.statistics.rejected) == (["b"], 1, 1)
 
 
-def test_messages_published_to_the_dlq_do_not_displace_dead_letters() -> None:
+def test_messages_published_to_dlq_do_not_displace_dead_letters() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_attempts=1)
     fail_all_attempts(fixture, queue, "a", "b")
@@ -243,7 +243,7 @@ def test_messages_published_to_the_dlq_do_not_displace_dead_letters() -> None:
     assert dead_letter_bodies(fixture) == ["a", "b"]
 
 
-def test_without_its_queue_it_is_like_any_other() -> None:
+def test_dlq_without_its_source_queue_is_ordinary_queue() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True)
     dead_letter_queue = fixture.broker.destinations.declare(DEAD, DROPPING)
@@ -252,7 +252,7 @@ def test_without_its_queue_it_is_like_any_other() -> None:
     assert dead_letter_bodies(fixture) == ["b", "c"]
 
 
-def test_a_protocol_may_demand_that_its_dead_letter_queue_drops() -> None:
+def test_protocol_may_require_that_its_dlq_drops_messages() -> None:
     fixture = BrokerFixture()
     fixture.broker.core.dropping_dead_letter_queues.add(DEAD)
     queue = fixture.queue(dead_letter=True, max_attempts=1)
@@ -261,7 +261,7 @@ def test_a_protocol_may_demand_that_its_dead_letter_queue_drops() -> None:
     assert (dead_letter_bodies(fixture), queue.waiting) == (["b", "c"], 0)
 
 
-def test_dlq_settings_do_not_depend_on_the_first_user() -> None:
+def test_dlq_settings_do_not_depend_on_first_user() -> None:
     defaults = DestinationSettings(max_messages=5, overflow=Overflow.DROP_OLDEST)
     fixture = BrokerFixture(EngineSettings(default_destination=defaults))
     early_queue = fixture.broker.destinations.resolve(DEAD, DROPPING)
@@ -275,7 +275,7 @@ def test_dlq_settings_do_not_depend_on_the_first_user() -> None:
     assert dead_letter_bodies(fixture) == ["a", "b", "c"]
 
 
-def test_the_dlq_exists_and_stays_without_automatic_creation() -> None:
+def test_dlq_exists_and_stays_without_automatic_creation() -> None:
     fixture = BrokerFixture(EngineSettings(auto_create_queues=False, destination_idle_timeout=1000))
     queue = fixture.queue(dead_letter=True)
     dead_letter_queue = fixture.broker.destinations.resolve(DEAD)

@@ -25,7 +25,7 @@ def reject_one(
     reader.detach()
 
 
-def test_a_dead_letter_has_its_history() -> None:
+def test_dead_letter_has_history_properties() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_attempts=2)
     reader = fixture.read(queue)
@@ -48,14 +48,14 @@ def test_a_dead_letter_has_its_history() -> None:
     assert queue.statistics.dropped == 0
 
 
-def test_the_reason_is_the_clients_word() -> None:
+def test_reason_of_rejected_message_is_given_by_client() -> None:
     fixture = BrokerFixture()
     reject_one(fixture, fixture.queue(dead_letter=True))
     [dead_letter] = fixture.dead_letters()
     assert (dead_letter.properties or {})["deadLetterReason"] == "rejected"
 
 
-def test_expired_messages_are_dead_letters_too() -> None:
+def test_expired_messages_become_dead_letters() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True)
     fixture.send(queue, "a", expiration=fixture.clock.wall + 100)
@@ -67,14 +67,14 @@ def test_expired_messages_are_dead_letters_too() -> None:
     assert len(fixture.dead_letters()) == 1  # its own expiration does not apply there
 
 
-def test_the_dead_letter_queue_may_have_any_name() -> None:
+def test_dead_letter_queue_may_have_any_name() -> None:
     fixture = BrokerFixture()
     reject_one(fixture, fixture.queue(dead_letter=True, dead_letter_queue="graveyard"))
     assert [message.body for message in fixture.dead_letters("graveyard")] == [b"a"]
     assert Address(Kind.QUEUE, "q.dlq") not in fixture.broker.destinations
 
 
-def test_there_is_no_dead_letter_of_a_dead_letter() -> None:
+def test_dead_letter_does_not_become_dead_letter_again() -> None:
     fixture = BrokerFixture()
     dead_letter_queue = fixture.queue("q.dlq", dead_letter=True, max_attempts=1)
     reject_one(fixture, fixture.queue(dead_letter=True))
@@ -85,7 +85,7 @@ def test_there_is_no_dead_letter_of_a_dead_letter() -> None:
 
 
 @pytest.mark.parametrize("way", ["expiry", "number"])
-def test_a_queue_may_be_its_own_dead_letter_queue_even_when_it_is_too_full(way: str) -> None:
+def test_queue_may_be_its_own_dead_letter_queue_even_when_it_is_too_full(way: str) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, dead_letter_queue="q")
     reader = fixture.read(queue, 1)
@@ -104,7 +104,7 @@ def test_a_queue_may_be_its_own_dead_letter_queue_even_when_it_is_too_full(way: 
     assert fixture.broker.memory == 1 + dead_letter.header_bytes()
 
 
-def test_without_the_setting_the_message_is_dropped() -> None:
+def test_without_setting_message_is_dropped() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reject_one(fixture, queue)
@@ -112,20 +112,20 @@ def test_without_the_setting_the_message_is_dropped() -> None:
     assert (queue.waiting, queue.statistics.dropped) == (0, 1)
 
 
-def test_force_keeps_the_message_without_the_setting() -> None:
+def test_force_keeps_message_without_setting() -> None:
     fixture = BrokerFixture()
     reject_one(fixture, fixture.queue(), force=True)
     assert [message.body for message in fixture.dead_letters()] == [b"a"]
 
 
-def test_a_temporary_queue_leaves_no_dead_letters() -> None:
+def test_temporary_queue_leaves_no_dead_letters() -> None:
     fixture = BrokerFixture()
     queue = fixture.broker.destinations.declare(Address(Kind.QUEUE, "q"), owner="connection")
     reject_one(fixture, queue, force=True)
     assert Address(Kind.QUEUE, "q.dlq") not in fixture.broker.destinations
 
 
-def test_each_subscription_of_a_topic_has_its_own_dead_letter() -> None:
+def test_each_subscription_of_topic_has_its_own_dead_letter() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic(dead_letter=True, max_attempts=1)
     failing = fixture.read(fixture.broker.subscribe(topic, "failing"))
@@ -136,7 +136,7 @@ def test_each_subscription_of_a_topic_has_its_own_dead_letter() -> None:
     assert [message.body for message in fixture.dead_letters("t.dlq")] == [b"a"]
 
 
-def test_a_crash_can_neither_lose_nor_double_a_dead_letter() -> None:
+def test_crash_neither_loses_nor_duplicates_dead_letter() -> None:
     journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)
     fixture.queue("q.dlq")
@@ -151,7 +151,7 @@ def test_a_crash_can_neither_lose_nor_double_a_dead_letter() -> None:
     assert completion.flags & UNIT_END
 
 
-def test_the_limit_on_destinations_does_not_lose_dead_letters() -> None:
+def test_limit_on_destinations_does_not_lose_dead_letters() -> None:
     fixture = BrokerFixture(EngineSettings(max_destinations=1))
     queue = fixture.queue(dead_letter=True)
     fixture.send(queue, "a", "b", expiration=fixture.clock.wall + 100)
@@ -185,7 +185,7 @@ class RecordingPolicy:
 @pytest.mark.parametrize("kept", [None, True, False])
 @pytest.mark.parametrize("setting", [True, False])
 @pytest.mark.parametrize("force", [True, False])
-def test_a_protocol_decides_for_its_own_messages(
+def test_policy_of_protocol_applies_to_its_messages(
     kept: bool | None, setting: bool, force: bool
 ) -> None:
     fixture = BrokerFixture()
@@ -207,7 +207,7 @@ def test_a_protocol_decides_for_its_own_messages(
     assert reader.consumer.unacked == {}
 
 
-def test_a_protocol_may_keep_what_a_temporary_queue_loses() -> None:
+def test_policy_may_keep_messages_of_temporary_queue() -> None:
     fixture = BrokerFixture()
     fixture.broker.dead_letters.policies[Origin.JMQ] = RecordingPolicy(True)
     queue = fixture.broker.destinations.declare(Address(Kind.QUEUE, "q"), owner="connection")
@@ -216,7 +216,7 @@ def test_a_protocol_may_keep_what_a_temporary_queue_loses() -> None:
     assert [message.body for message in fixture.dead_letters()] == [b"a"]
 
 
-def test_a_dead_letter_of_a_protocol_does_not_die_again() -> None:
+def test_dead_letter_of_policy_does_not_become_dead_letter_again() -> None:
     fixture = BrokerFixture()
     fixture.broker.dead_letters.policies[Origin.JMQ] = RecordingPolicy(True)
     queue = fixture.queue()
@@ -232,7 +232,7 @@ def test_a_dead_letter_of_a_protocol_does_not_die_again() -> None:
     )
 
 
-def test_a_protocol_decides_for_what_a_full_queue_redirects() -> None:
+def test_policy_applies_to_messages_redirected_by_full_queue() -> None:
     fixture = BrokerFixture()
     fixture.broker.dead_letters.policies[Origin.JMQ] = RecordingPolicy(None)
     fixture.broker.dead_letters.policies[Origin.PHPMQ] = RecordingPolicy(False)
@@ -246,7 +246,7 @@ def test_a_protocol_decides_for_what_a_full_queue_redirects() -> None:
 
 
 @pytest.mark.parametrize("overflow", [Overflow.DROP_OLDEST, Overflow.DROP_LOWEST])
-def test_a_full_queue_that_is_its_own_dead_letter_queue_drops_one_message(
+def test_full_queue_that_is_its_own_dead_letter_queue_drops_one_message(
     overflow: Overflow,
 ) -> None:
     fixture = BrokerFixture()

@@ -17,7 +17,7 @@ def decline(fixture: BrokerFixture, reader: Reader, *names: str, kind: str = "pl
     fixture.broker.flush()
 
 
-def test_declined_message_waits_for_another_consumer_in_its_place() -> None:
+def test_declined_message_keeps_its_position_for_another_consumer() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_attempts=1)
     able_reader = fixture.read(queue, 0, refill=False)
@@ -48,7 +48,7 @@ def test_declined_message_is_not_offered_to_its_kind_again() -> None:
     assert queue.queue.ready == 1
 
 
-def test_message_that_no_consumer_can_take_becomes_a_dead_letter_whatever_the_settings() -> None:
+def test_message_that_no_consumer_can_take_becomes_dead_letter_whatever_settings() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=False)
     first, second = fixture.read(queue), fixture.read(queue)
@@ -75,7 +75,7 @@ def test_consumer_whose_selector_matches_can_take_it() -> None:
     assert matching.got() == ["large"]
 
 
-def test_dead_letter_stays_where_it_is() -> None:
+def test_declined_dead_letter_stays_in_its_queue() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, "large", properties={"deadLetterReason": "expired"})
@@ -91,7 +91,7 @@ def test_dead_letter_stays_where_it_is() -> None:
     assert fixture.read(queue).got() == ["large"]
 
 
-def test_last_consumer_that_could_take_it_leaves() -> None:
+def test_declined_message_is_dead_lettered_when_last_able_consumer_leaves() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     able_reader = fixture.read(queue, 0, refill=False)
@@ -106,7 +106,7 @@ def test_last_consumer_that_could_take_it_leaves() -> None:
     assert [dead_letter.body for dead_letter in fixture.dead_letters()] == [b"large"]
 
 
-def test_the_number_of_declined_messages_recorded_is_bounded() -> None:
+def test_number_of_recorded_declined_messages_is_limited() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.read(queue, 0)
@@ -123,7 +123,7 @@ def test_the_number_of_declined_messages_recorded_is_bounded() -> None:
     assert len(reader.consumer.unacked) == len(sequences) - attachment.MAX_DECLINED
 
 
-def test_no_jms_selector_has_the_name_of_a_kind() -> None:
+def test_no_jms_selector_has_name_of_kind() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.read(queue, 0)

@@ -46,7 +46,7 @@ class DepthSamplerFixture(BrokerFixture):
             self.wait(0)
 
 
-def test_a_changed_destination_is_reported_once_per_interval() -> None:
+def test_changed_destination_is_reported_once_per_interval() -> None:
     fixture = DepthSamplerFixture()
     queue = fixture.queue()
     fixture.queue("idle")
@@ -83,7 +83,7 @@ def test_destinations_that_are_not_journaled_are_not_reported() -> None:
     assert fixture.new_depths() == []
 
 
-def test_a_topic_reports_its_longest_subscription() -> None:
+def test_topic_reports_its_longest_subscription() -> None:
     fixture = DepthSamplerFixture()
     topic = fixture.topic()
     for name in ("s", "t"):
@@ -95,7 +95,7 @@ def test_a_topic_reports_its_longest_subscription() -> None:
     assert fixture.new_depths() == [("t", (2, 1, 1))]
 
 
-def test_a_deleted_queue_is_reported_as_empty() -> None:
+def test_deleted_queue_is_reported_as_empty() -> None:
     fixture = DepthSamplerFixture()
     queue = fixture.queue()
     fixture.send(queue, "a")
@@ -111,7 +111,7 @@ def test_a_deleted_queue_is_reported_as_empty() -> None:
     ), "reported while its number was still valid"
 
 
-def test_a_stopping_broker_reports_all_changed_destinations() -> None:
+def test_stopping_broker_reports_all_changed_destinations() -> None:
     fixture = DepthSamplerFixture()
     fixture.send(fixture.queue("a"), "1")
     fixture.broker.stop()
@@ -145,7 +145,7 @@ class CountingDestination:
         return 0
 
 
-def test_a_round_of_very_many_destinations_may_exceed_the_interval() -> None:
+def test_sampling_of_many_destinations_may_exceed_interval() -> None:
     fixture = DepthSamplerFixture(0)
     fixture.disk.options = replace(fixture.disk.options, depth_interval=5000)
     destination: Any = CountingDestination()
@@ -158,7 +158,7 @@ def test_a_round_of_very_many_destinations_may_exceed_the_interval() -> None:
         fixture.clock.advance(50)
 
 
-def test_without_an_interval_nothing_is_sampled() -> None:
+def test_without_interval_nothing_is_sampled() -> None:
     fixture = DepthSamplerFixture(0)
     queue = fixture.queue()
     fixture.send(queue, "a")

@@ -38,7 +38,7 @@ def test_automatic_creation_is_switched_off_for_each_kind() -> None:
     assert broker.destinations.queue("q") is declared
 
 
-def test_automatic_destinations_get_the_default_settings() -> None:
+def test_automatic_destinations_get_default_settings() -> None:
     defaults = DestinationSettings(max_messages=7)
     broker = BrokerFixture(EngineSettings(default_destination=defaults)).broker
     assert broker.destinations.queue("q").settings is defaults
@@ -55,7 +55,7 @@ def test_max_destinations_counts_declared_and_automatic_ones() -> None:
         fixture.queue("s")
 
 
-def test_declaring_again_changes_the_settings_and_keeps_the_messages() -> None:
+def test_declaring_again_changes_settings_and_keeps_messages() -> None:
     fixture = BrokerFixture()
     queue = fixture.broker.destinations.queue("q")
     fixture.send(queue, "a")
@@ -78,7 +78,7 @@ def test_declaring_more_active_consumers_activates_standby_consumers() -> None:
     assert standby.got() == ["b"]
 
 
-def test_a_temporary_destination_cannot_be_declared_by_another() -> None:
+def test_temporary_destination_cannot_be_declared_by_another() -> None:
     fixture = BrokerFixture()
     fixture.broker.destinations.declare(Q, owner="me")
     with pytest.raises(DestinationConflict):
@@ -87,14 +87,14 @@ def test_a_temporary_destination_cannot_be_declared_by_another() -> None:
         fixture.broker.destinations.declare(Q, owner="you")
 
 
-def test_an_existing_destination_does_not_become_temporary() -> None:
+def test_existing_destination_does_not_become_temporary() -> None:
     fixture = BrokerFixture()
     fixture.queue()
     with pytest.raises(DestinationConflict):
         fixture.broker.destinations.declare(Q, owner="me")
 
 
-def test_a_temporary_destination_serves_its_owner_only() -> None:
+def test_temporary_destination_can_be_consumed_by_its_owner_only() -> None:
     fixture = BrokerFixture()
     queue = fixture.broker.destinations.declare(Q, owner="me").queue
     for owner in (None, "you"):
@@ -104,7 +104,7 @@ def test_a_temporary_destination_serves_its_owner_only() -> None:
     fixture.broker.attach(queue, Reader(fixture.broker), Window(1, True), owner="me")
 
 
-def test_a_name_for_temporary_destinations_is_used_for_no_other() -> None:
+def test_names_of_temporary_destinations_are_reserved() -> None:
     fixture = BrokerFixture()
     address = Address(Kind.QUEUE, "temporary_destination://queue/x/1/1")
     with pytest.raises(DestinationNotFound):
@@ -126,7 +126,7 @@ def test_delete_temporary_deletes_only_destinations_of_that_owner() -> None:
     assert fixture.broker.core.memory == 0
 
 
-def test_unused_automatic_destinations_are_deleted_after_the_idle_timeout() -> None:
+def test_unused_automatic_destinations_are_deleted_after_idle_timeout() -> None:
     fixture = BrokerFixture(EngineSettings(destination_idle_timeout=1000))
     fixture.queue("declared")
     used_queue = fixture.broker.destinations.queue("used")
@@ -154,7 +154,7 @@ def test_destinations_with_messages_or_consumers_are_not_deleted() -> None:
     assert set(fixture.broker.destinations.values()) == {filled_queue, read_queue}
 
 
-def test_the_idle_timeout_begins_after_the_last_message() -> None:
+def test_idle_timeout_begins_after_last_message() -> None:
     fixture = BrokerFixture(EngineSettings(destination_idle_timeout=2000))
     queue = fixture.broker.destinations.queue("q")
     fixture.send(queue, "a", expiration=fixture.clock.wall + 5000)
@@ -170,7 +170,7 @@ def test_the_idle_timeout_begins_after_the_last_message() -> None:
     assert queue.removed
 
 
-def test_a_consumed_destination_is_not_deleted_by_mistake() -> None:
+def test_consumed_destination_is_not_deleted() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -194,7 +194,7 @@ class ReattachingReader(Reader):
         )
 
 
-def test_a_consumer_may_reattach_when_notified_of_the_deletion() -> None:
+def test_consumer_may_reattach_when_notified_of_deletion() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = ReattachingReader(fixture.broker)
@@ -220,7 +220,7 @@ def test_move_takes_matching_messages_in_order_and_keeps_their_ttl() -> None:
     assert bodies(target) == []
 
 
-def test_a_crash_can_neither_lose_nor_double_a_moved_message() -> None:
+def test_crash_neither_loses_nor_duplicates_moved_message() -> None:
     journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)
     source, target = fixture.queue(), fixture.queue("target")
@@ -247,7 +247,7 @@ def test_purge_keeps_unacked_messages_unless_requested() -> None:
     assert (queue.waiting, queue.unacked, queue.bytes) == (0, 1, 1)
 
 
-def test_browse_shows_the_order_of_the_queue_and_takes_nothing() -> None:
+def test_browse_lists_queue_in_order_and_removes_nothing() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1)
@@ -262,7 +262,7 @@ def test_browse_shows_the_order_of_the_queue_and_takes_nothing() -> None:
     assert reader.got() == ["taken", "urgent"]
 
 
-def test_the_sizes_of_a_queue() -> None:
+def test_sizes_of_queue() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.read(queue, 1)
@@ -285,7 +285,7 @@ def test_statistics_count_each_event_once() -> None:
     assert totals.acknowledged == 2
 
 
-def test_rates_approach_the_present_and_fade() -> None:
+def test_rates_follow_recent_traffic_and_decay() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.read(queue, 1000)
@@ -301,7 +301,7 @@ def test_rates_approach_the_present_and_fade() -> None:
 # --- defaults and notifications for protocols ----------------------------------------------------
 
 
-def test_a_protocols_defaults_are_for_new_queues_of_a_broker_without_its_own() -> None:
+def test_protocol_defaults_apply_to_new_queues_without_broker_defaults() -> None:
     own_settings = DestinationSettings(max_messages=5)
     fixture = BrokerFixture()
     assert (
@@ -323,7 +323,7 @@ def test_a_protocols_defaults_are_for_new_queues_of_a_broker_without_its_own() -
     )
 
 
-def test_waiters_for_a_destination_are_called_once_for_either_kind() -> None:
+def test_waiters_for_destination_are_called_once_for_either_kind() -> None:
     fixture = BrokerFixture()
     calls: list[tuple[str, Address]] = []
 

@@ -17,7 +17,7 @@ def test_consumers_are_served_round_robin() -> None:
     assert (first.got(), second.got()) == (["a", "c"], ["b", "d"])
 
 
-def test_round_robin_continues_after_the_last_flush() -> None:
+def test_round_robin_continues_after_last_flush() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     first, second = fixture.read(queue), fixture.read(queue)
@@ -34,7 +34,7 @@ def test_higher_priority_goes_first_and_equal_priority_in_order() -> None:
     assert fixture.read(queue).got() == ["high 1", "high 2", "low 1", "low 2"]
 
 
-def test_an_ack_refills_a_refilling_window() -> None:
+def test_ack_refills_refilling_window() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 2)
@@ -44,7 +44,7 @@ def test_an_ack_refills_a_refilling_window() -> None:
     assert reader.got() == ["c"]
 
 
-def test_only_a_grant_adds_credit_to_a_window_that_does_not_refill() -> None:
+def test_only_grant_adds_credit_to_window_that_does_not_refill() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1, refill=False)
@@ -57,7 +57,7 @@ def test_only_a_grant_adds_credit_to_a_window_that_does_not_refill() -> None:
     assert reader.got() == ["b"]
 
 
-def test_consumers_that_share_a_window_share_its_credit() -> None:
+def test_consumers_that_share_window_share_its_credit() -> None:
     fixture = BrokerFixture()
     left_queue, right_queue = fixture.queue("left"), fixture.queue("right")
     window = Window(1, refill=False)
@@ -98,7 +98,7 @@ def test_consumers_are_ordered_by_grant_and_not_by_attachment() -> None:
     assert (first.got(), second.got()) == ([], ["a"])
 
 
-def test_a_grant_moves_a_waiting_consumer_to_the_end() -> None:
+def test_grant_moves_waiting_consumer_to_end() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     first, second = fixture.read(queue, 1, refill=False), fixture.read(queue, 1, refill=False)
@@ -107,7 +107,7 @@ def test_a_grant_moves_a_waiting_consumer_to_the_end() -> None:
     assert (first.got(), second.got()) == ([], ["a"])
 
 
-def test_a_revoked_window_keeps_its_deliveries_and_gets_no_more() -> None:
+def test_revoked_window_keeps_its_deliveries_and_gets_no_more() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 5, refill=False)
@@ -120,7 +120,7 @@ def test_a_revoked_window_keeps_its_deliveries_and_gets_no_more() -> None:
     assert reader.got() == ["b"]
 
 
-def test_a_long_backlog_is_served_over_several_scheduled_iterations() -> None:
+def test_long_backlog_is_served_over_several_scheduled_iterations() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     names = [str(number) for number in range(2500)]
@@ -138,7 +138,7 @@ def test_a_long_backlog_is_served_over_several_scheduled_iterations() -> None:
     assert names_received + reader.got() == names
 
 
-def test_an_iteration_of_large_bodies_ends_at_one_mebibyte() -> None:
+def test_iteration_of_large_bodies_ends_at_one_mebibyte() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     body = "x" * 600_000
@@ -150,7 +150,7 @@ def test_an_iteration_of_large_bodies_ends_at_one_mebibyte() -> None:
 
 
 @pytest.mark.parametrize("selector", [None, TypeSelector("a")])
-def test_an_iteration_of_large_headers_ends_at_one_mebibyte(selector: TypeSelector | None) -> None:
+def test_iteration_of_large_headers_ends_at_one_mebibyte(selector: TypeSelector | None) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, "1", "2", "3", type="a", properties={"name": "x" * 600_000})
@@ -162,7 +162,7 @@ def test_an_iteration_of_large_headers_ends_at_one_mebibyte(selector: TypeSelect
     assert list(filter(None, batches)) == [["1", "2"], ["3"]]
 
 
-def test_an_exclusive_queue_activates_its_next_consumer_when_the_first_detaches() -> None:
+def test_exclusive_queue_activates_its_next_consumer_when_first_detaches() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_consumers=1)
     first = fixture.read(queue)
@@ -174,7 +174,7 @@ def test_an_exclusive_queue_activates_its_next_consumer_when_the_first_detaches(
     assert second.got() == ["a"]
 
 
-def test_failover_serves_the_longest_attached_and_then_the_next() -> None:
+def test_failover_serves_longest_attached_consumer() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(active_consumers=1)
     main = fixture.read(queue, 1)
@@ -186,7 +186,7 @@ def test_failover_serves_the_longest_attached_and_then_the_next() -> None:
     assert (standby.got(), last.got()) == (["a", "b"], [])
 
 
-def test_a_suspended_consumer_is_skipped_even_if_granted_more() -> None:
+def test_suspended_consumer_is_skipped_even_if_granted_more() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     slow_reader, other_reader = fixture.read(queue, 1, refill=False), fixture.read(queue, 1)
@@ -199,7 +199,7 @@ def test_a_suspended_consumer_is_skipped_even_if_granted_more() -> None:
     assert slow_reader.got() == ["b", "c"]
 
 
-def test_a_paused_queue_accepts_and_delivers_later() -> None:
+def test_paused_queue_accepts_and_delivers_later() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)

@@ -59,7 +59,7 @@ class EventRecorderFixture(BrokerFixture):
         return [(RecordType(record.type), record.sequences) for record in records]
 
 
-def test_deliveries_alone_cause_no_write_before_the_delay() -> None:
+def test_deliveries_alone_cause_no_write_before_delay() -> None:
     fixture = EventRecorderFixture()
     queue = fixture.queue()
     sent = fixture.send(queue, "a", "b")
@@ -76,7 +76,7 @@ def test_deliveries_alone_cause_no_write_before_the_delay() -> None:
     assert fixture.records() == [(RecordType.DELIVERED, sent)]
 
 
-def test_a_writing_iteration_includes_the_deliveries_of_each_iteration() -> None:
+def test_writing_iteration_includes_deliveries_of_each_iteration() -> None:
     fixture = EventRecorderFixture()
     queue = fixture.queue()
     other_queue = fixture.queue("other")
@@ -103,7 +103,7 @@ def test_a_writing_iteration_includes_the_deliveries_of_each_iteration() -> None
     )
 
 
-def test_the_delivery_record_precedes_the_record_of_its_end() -> None:
+def test_delivery_record_precedes_record_of_its_end() -> None:
     fixture = EventRecorderFixture()
     queue = fixture.queue(max_attempts=2, dead_letter=True)
     reader = fixture.read(queue)
@@ -155,7 +155,7 @@ def test_the_delivery_record_precedes_the_record_of_its_end() -> None:
     ]
 
 
-def test_a_delivery_record_ends_no_unit() -> None:
+def test_delivery_record_does_not_end_unit() -> None:
     """A dead letter and the end of what it was made of are one unit."""
     fixture = EventRecorderFixture()
     queue = fixture.queue(max_attempts=1, dead_letter=True)
@@ -206,7 +206,7 @@ def test_only_deliveries_whose_end_is_journaled_are_recorded() -> None:
     assert fixture.records() == [(RecordType.DELIVERED, sent)]
 
 
-def test_a_stopping_broker_records_all_deliveries() -> None:
+def test_stopping_broker_records_all_deliveries() -> None:
     fixture = EventRecorderFixture()
     queue = fixture.queue()
     sent = fixture.send(queue, "a")
@@ -225,7 +225,7 @@ def test_delivery_records_can_be_disabled(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_long_list_becomes_several_records() -> None:
+def test_long_list_becomes_several_records() -> None:
     fixture = EventRecorderFixture()
     queue = fixture.queue()
     fixture.send(queue, "a")

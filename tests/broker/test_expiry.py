@@ -9,7 +9,7 @@ from sluicemq.model.destination import Overflow
 from tests.support.broker import DAY, BrokerFixture, bodies, move_ready
 
 
-def test_a_message_is_delivered_until_the_last_millisecond_of_its_life() -> None:
+def test_message_is_delivered_until_last_millisecond_of_its_ttl() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, "short", expiration=fixture.clock.wall + 150)
@@ -19,7 +19,7 @@ def test_a_message_is_delivered_until_the_last_millisecond_of_its_life() -> None
     assert queue.statistics.expired == 1
 
 
-def test_expired_messages_are_cleared_without_a_consumer() -> None:
+def test_expired_messages_are_cleared_without_consumer() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     lifetimes = {"short": 150, "long": DAY}
@@ -39,7 +39,7 @@ def test_expired_messages_are_cleared_without_a_consumer() -> None:
     assert (queue.waiting, queue.statistics.expired) == (0, 2)
 
 
-def test_message_ttl_is_an_upper_bound_only() -> None:
+def test_message_ttl_is_upper_bound_only() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(message_ttl=1000)
     fixture.send(queue, "none")
@@ -52,7 +52,7 @@ def test_message_ttl_is_an_upper_bound_only() -> None:
 
 
 @pytest.mark.parametrize("skew", [DAY, -DAY], ids=["ahead", "behind"])
-def test_message_ttl_counts_from_arrival_regardless_of_the_clients_clock(skew: int) -> None:
+def test_message_ttl_counts_from_arrival_regardless_of_clients_clock(skew: int) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(message_ttl=1000)
     message = fixture.message(queue, "a")
@@ -67,7 +67,7 @@ def test_message_ttl_counts_from_arrival_regardless_of_the_clients_clock(skew: i
 
 
 @pytest.mark.parametrize("jump", [DAY, -DAY], ids=["ahead", "back"])
-def test_setting_the_clock_neither_expires_nor_revives_messages(jump: int) -> None:
+def test_setting_clock_neither_expires_nor_revives_messages(jump: int) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, "a", expiration=fixture.clock.wall + 1000)
@@ -81,7 +81,7 @@ def test_setting_the_clock_neither_expires_nor_revives_messages(jump: int) -> No
 @pytest.mark.parametrize("jump", [DAY, -DAY], ids=["ahead", "back"])
 @pytest.mark.parametrize("held_up_by", ["disk", "full queue", "transaction"])
 @pytest.mark.parametrize(("after", "ready"), [(900, ["mortal"]), (1100, ["later"])])
-def test_setting_the_clock_before_a_message_is_visible(
+def test_setting_clock_before_message_is_visible(
     jump: int, held_up_by: str, after: int, ready: list[str]
 ) -> None:
     fixture = BrokerFixture()
@@ -109,7 +109,7 @@ def test_setting_the_clock_before_a_message_is_visible(
 
 
 @pytest.mark.parametrize("jump", [DAY, -DAY], ids=["ahead", "back"])
-def test_setting_the_clock_does_not_change_the_life_of_moved_messages(jump: int) -> None:
+def test_setting_clock_does_not_change_ttl_of_moved_messages(jump: int) -> None:
     fixture = BrokerFixture()
     queue, target = fixture.queue(), fixture.queue("target")
     fixture.send(queue, "a", expiration=fixture.clock.wall + 1000)
@@ -122,7 +122,7 @@ def test_setting_the_clock_does_not_change_the_life_of_moved_messages(jump: int)
     assert bodies(target) == []
 
 
-def test_an_unacked_message_does_not_expire_but_is_not_redelivered() -> None:
+def test_unacked_message_does_not_expire_but_is_not_redelivered() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -136,7 +136,7 @@ def test_an_unacked_message_does_not_expire_but_is_not_redelivered() -> None:
     assert (queue.statistics.acknowledged, queue.statistics.expired) == (1, 1)
 
 
-def test_a_message_expired_on_arrival_displaces_none() -> None:
+def test_message_expired_on_arrival_displaces_none() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_messages=1, overflow=Overflow.DROP_OLDEST)
     fixture.send(queue, "alive")
@@ -144,7 +144,7 @@ def test_a_message_expired_on_arrival_displaces_none() -> None:
     assert bodies(queue) == ["alive"]
 
 
-def test_a_delayed_message_is_delivered_when_it_is_due() -> None:
+def test_delayed_message_is_delivered_when_it_is_due() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -158,7 +158,7 @@ def test_a_delayed_message_is_delivered_when_it_is_due() -> None:
 
 
 @pytest.mark.parametrize("jump", [DAY, -DAY], ids=["ahead", "back"])
-def test_setting_the_clock_does_not_change_the_delay(jump: int) -> None:
+def test_setting_clock_does_not_change_delay(jump: int) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -170,7 +170,7 @@ def test_setting_the_clock_does_not_change_the_delay(jump: int) -> None:
     assert reader.got() == ["later"]
 
 
-def test_a_message_that_expires_before_it_is_due_is_never_delivered() -> None:
+def test_message_that_expires_before_it_is_due_is_never_delivered() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)

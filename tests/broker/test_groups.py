@@ -32,7 +32,7 @@ def restored_topic(disk: DiskBroker) -> Destination:
     return disk.broker.destinations[TOPIC]
 
 
-def test_unacked_messages_of_the_last_member_go_to_the_next_in_order(
+def test_unacked_messages_of_last_member_go_to_next_in_order(
     fixture: BrokerFixture,
 ) -> None:
     topic = fixture.topic(retain_without_subscriptions=True)
@@ -55,7 +55,7 @@ def test_unacked_messages_of_the_last_member_go_to_the_next_in_order(
     assert fixture.broker.core.memory == 0
 
 
-def test_with_others_present_the_copies_of_a_member_end(fixture: BrokerFixture) -> None:
+def test_copies_of_leaving_member_are_dropped_while_others_remain(fixture: BrokerFixture) -> None:
     topic = fixture.topic(retain_without_subscriptions=True)
     first, second = join(fixture, topic, "first"), join(fixture, topic, "second")
     fixture.send(topic, "1", "2", "3")
@@ -70,7 +70,7 @@ def test_with_others_present_the_copies_of_a_member_end(fixture: BrokerFixture) 
     assert fixture.journal.stats().live == 0
 
 
-def test_only_the_first_member_gets_the_retained_messages(fixture: BrokerFixture) -> None:
+def test_only_first_member_gets_retained_messages(fixture: BrokerFixture) -> None:
     topic = fixture.topic(retain_without_subscriptions=True)
     fixture.send(topic, "1")
     first, second = join(fixture, topic, "first"), join(fixture, topic, "second")
@@ -79,7 +79,7 @@ def test_only_the_first_member_gets_the_retained_messages(fixture: BrokerFixture
     assert (first.got(), second.got()) == (["1", "2"], ["2"])
 
 
-def test_requeueing_drops_nothing_whatever_the_limit(fixture: BrokerFixture) -> None:
+def test_requeueing_ignores_limits(fixture: BrokerFixture) -> None:
     topic = fixture.topic(
         retain_without_subscriptions=True, max_messages=2, overflow=Overflow.DROP_OLDEST
     )
@@ -94,7 +94,7 @@ def test_requeueing_drops_nothing_whatever_the_limit(fixture: BrokerFixture) -> 
     assert new_member.got() == list("abcdef")
 
 
-def test_time_to_live_and_delays_go_on(fixture: BrokerFixture) -> None:
+def test_time_to_live_and_delays_continue(fixture: BrokerFixture) -> None:
     topic = fixture.topic(retain_without_subscriptions=True, message_ttl=1000, retry_delay=300)
     member = join(fixture, topic, "m", 1)
     fixture.send(topic, "late", "mortal")
@@ -115,7 +115,7 @@ def test_time_to_live_and_delays_go_on(fixture: BrokerFixture) -> None:
     assert bodies(topic.queue) == []
 
 
-def test_an_attempt_that_was_the_last_is_not_followed_by_another(fixture: BrokerFixture) -> None:
+def test_message_without_attempts_left_is_not_redelivered(fixture: BrokerFixture) -> None:
     topic = fixture.topic(retain_without_subscriptions=True, max_attempts=1, dead_letter=True)
     member = join(fixture, topic, "m", 1)
     fixture.send(topic, "1", "2")
@@ -124,7 +124,7 @@ def test_an_attempt_that_was_the_last_is_not_followed_by_another(fixture: Broker
     assert [message.body for message in fixture.dead_letters("t.dlq")] == [b"1"]
 
 
-def test_other_subscriptions_do_not_count(fixture: BrokerFixture) -> None:
+def test_other_subscriptions_are_not_members(fixture: BrokerFixture) -> None:
     topic = fixture.topic(retain_without_subscriptions=True)
     member = join(fixture, topic, "m")
     other_reader = fixture.read(fixture.broker.subscribe(topic, "other"))
@@ -144,7 +144,7 @@ def test_other_subscriptions_do_not_count(fixture: BrokerFixture) -> None:
     assert fixture.journal.stats().live == 0
 
 
-def test_a_group_ends_with_its_topic(fixture: BrokerFixture) -> None:
+def test_group_ends_with_its_topic(fixture: BrokerFixture) -> None:
     topic = fixture.topic(retain_without_subscriptions=True)
     leave(fixture, join(fixture, topic, "m"))
     fixture.send(topic, "1")
@@ -156,7 +156,7 @@ def test_a_group_ends_with_its_topic(fixture: BrokerFixture) -> None:
     assert bodies(topic.queue) == []
 
 
-def test_a_message_that_was_not_durable_yet_when_the_last_member_left(
+def test_message_that_was_not_durable_yet_when_last_member_left(
     fixture: BrokerFixture,
 ) -> None:
     topic = fixture.topic(retain_without_subscriptions=True)
@@ -197,7 +197,7 @@ def test_message_that_expires_before_it_is_durable_ends_for_every_subscription(
     assert fixture.journal.stats().live == 0
 
 
-def test_a_long_backlog_costs_the_leaving_member_nothing(fixture: BrokerFixture) -> None:
+def test_leaving_with_long_backlog_takes_constant_time(fixture: BrokerFixture) -> None:
     """The subscription itself changes its role: no message is touched."""
     topic = fixture.topic(retain_without_subscriptions=True)
     fixture.send(topic, *map(str, range(5000)))
@@ -214,7 +214,7 @@ def test_a_long_backlog_costs_the_leaving_member_nothing(fixture: BrokerFixture)
 
 @pytest.mark.parametrize("sealed", [False, True])
 @pytest.mark.parametrize("members", [1, 2])
-def test_a_crash_keeps_the_unacked_messages_of_a_member(
+def test_crash_keeps_unacked_messages_of_member(
     disk: DiskBroker, members: int, sealed: bool
 ) -> None:
     topic = disk.broker.destinations.declare(
@@ -244,9 +244,7 @@ def test_a_crash_keeps_the_unacked_messages_of_a_member(
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_members_that_leave_because_the_broker_stops_end_nothing(
-    disk: DiskBroker, crash: bool
-) -> None:
+def test_members_that_leave_at_shutdown_keep_their_messages(disk: DiskBroker, crash: bool) -> None:
     topic = disk.broker.destinations.declare(
         TOPIC, DestinationSettings(retain_without_subscriptions=True)
     )
@@ -269,7 +267,7 @@ def test_members_that_leave_because_the_broker_stops_end_nothing(
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_durable_subscriptions_and_the_group_each_get_their_own_after_a_crash(
+def test_durable_subscriptions_and_group_get_their_messages_after_crash(
     disk: DiskBroker, sealed: bool
 ) -> None:
     topic = disk.broker.destinations.declare(
@@ -297,9 +295,7 @@ def test_durable_subscriptions_and_the_group_each_get_their_own_after_a_crash(
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_after_a_crash_messages_are_held_for_members_although_others_subscribe(
-    disk: DiskBroker, sealed: bool
-) -> None:
+def test_messages_are_retained_for_members_after_crash(disk: DiskBroker, sealed: bool) -> None:
     topic = disk.broker.destinations.declare(
         TOPIC, DestinationSettings(retain_without_subscriptions=True)
     )
@@ -318,7 +314,7 @@ def test_after_a_crash_messages_are_held_for_members_although_others_subscribe(
     assert member.got() == ["a"]
 
 
-def test_messages_of_the_last_member_survive_a_crash_with_their_attempts(disk: DiskBroker) -> None:
+def test_messages_of_last_member_survive_crash_with_their_attempts(disk: DiskBroker) -> None:
     topic = disk.broker.destinations.declare(
         TOPIC, DestinationSettings(retain_without_subscriptions=True)
     )
@@ -335,7 +331,7 @@ def test_messages_of_the_last_member_survive_a_crash_with_their_attempts(disk: D
     assert member.attempts == {"a": 3}
 
 
-def test_a_snapshot_has_the_messages_of_a_group_after_the_topic_stops_holding(
+def test_snapshot_contains_group_messages_after_retention_is_disabled(
     disk: DiskBroker,
 ) -> None:
     topic = disk.broker.destinations.declare(

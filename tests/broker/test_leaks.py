@@ -13,7 +13,7 @@ from tests.support.broker import DAY, BrokerFixture, Reader, TypeSelector, deliv
 MESSAGES = 4000
 
 
-def test_a_long_life_does_not_outlive_the_acknowledgement() -> None:
+def test_acknowledged_messages_with_long_ttl_are_released() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1)
@@ -38,7 +38,7 @@ def test_scheduled_messages_that_expire_or_are_purged_are_released() -> None:
 
 
 @pytest.mark.parametrize("way", ["detached", "retired", "retired while unacked"])
-def test_consumers_are_released_before_the_ack_timeout(way: str) -> None:
+def test_consumers_are_released_before_ack_timeout(way: str) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=DAY)
     for _ in range(MESSAGES):
@@ -54,7 +54,7 @@ def test_consumers_are_released_before_the_ack_timeout(way: str) -> None:
     assert sum(isinstance(item, Reader) for item in gc.get_objects()) <= 2 * FEW_ENDED
 
 
-def test_an_unserved_selector_does_not_retain_messages_others_took() -> None:
+def test_idle_selector_does_not_retain_messages_acked_by_others() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.read(queue, 0, selector=TypeSelector("red"))
@@ -88,7 +88,7 @@ def test_ended_requeued_messages_are_released() -> None:
     assert delivery_objects(queue) < MESSAGES // 2
 
 
-def test_lazy_messages_over_the_budget_are_remembered_only_until_they_are_durable() -> None:
+def test_lazy_messages_above_budget_are_released_when_durable() -> None:
     fixture = BrokerFixture()
     fixture.broker.core.memory_budget = 0
     queue = fixture.queue()

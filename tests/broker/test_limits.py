@@ -37,7 +37,7 @@ class Producer:
 
 
 @full_at_two
-def test_reject_new_refuses_the_message_and_keeps_the_others(limit: dict[str, Any]) -> None:
+def test_reject_new_refuses_message_and_keeps_others(limit: dict[str, Any]) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(**limit)
     fixture.send(queue, "aa", "bb")
@@ -47,7 +47,7 @@ def test_reject_new_refuses_the_message_and_keeps_the_others(limit: dict[str, An
     assert queue.statistics.rejected == 1
 
 
-def test_a_topic_that_only_keeps_subscriptions_accepts_no_messages() -> None:
+def test_topic_for_subscriptions_only_accepts_no_messages() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     fixture.broker.destinations.refuse_messages(topic.address)
@@ -79,7 +79,7 @@ def test_messages_that_are_not_yet_durable_count() -> None:
         fixture.broker.publish(queue, fixture.message(queue, "b"))
 
 
-def test_unacked_messages_do_not_count_and_may_exceed_the_limit_when_requeued() -> None:
+def test_unacked_messages_do_not_count_and_may_exceed_limit_when_requeued() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_messages=1)
     reader = fixture.read(queue, 1)
@@ -90,7 +90,7 @@ def test_unacked_messages_do_not_count_and_may_exceed_the_limit_when_requeued() 
 
 
 @full_at_two
-def test_drop_oldest_drops_the_oldest_messages(limit: dict[str, Any]) -> None:
+def test_drop_oldest_drops_oldest_messages(limit: dict[str, Any]) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(**limit, overflow=Overflow.DROP_OLDEST)
     fixture.send(queue, "aa", priority=9)
@@ -100,7 +100,7 @@ def test_drop_oldest_drops_the_oldest_messages(limit: dict[str, Any]) -> None:
 
 
 @full_at_two
-def test_drop_lowest_priority_drops_the_oldest_of_the_lowest(limit: dict[str, Any]) -> None:
+def test_drop_lowest_priority_drops_oldest_of_lowest(limit: dict[str, Any]) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(**limit, overflow=Overflow.DROP_LOWEST)
     fixture.send(queue, "hi", priority=9)
@@ -131,7 +131,7 @@ def test_one_large_message_displaces_as_many_as_needed() -> None:
 
 
 @full_at_two
-def test_redirect_dead_letters_the_new_message(limit: dict[str, Any]) -> None:
+def test_redirect_dead_letters_new_message(limit: dict[str, Any]) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(**limit, overflow=Overflow.DEAD_LETTER, dead_letter=True)
     fixture.send(queue, "aa", "bb")
@@ -171,7 +171,7 @@ def test_blocked_producers_continue_in_order_of_arrival(limit: dict[str, Any]) -
     assert reader.got() == ["aa", "bb", "cc", "dd"]
 
 
-def test_a_small_message_does_not_overtake_a_parked_one() -> None:
+def test_small_message_does_not_overtake_parked_one() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_bytes=4, overflow=Overflow.BLOCK)
     producer = Producer(fixture, [])
@@ -184,7 +184,7 @@ def test_a_small_message_does_not_overtake_a_parked_one() -> None:
 
 
 @pytest.mark.parametrize("way", ["purge", "expiry", "declare"])
-def test_blocked_producers_continue_whatever_frees_capacity(way: str) -> None:
+def test_blocked_producers_continue_when_capacity_is_freed(way: str) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)
     unblocked: list[str] = []
@@ -200,7 +200,7 @@ def test_blocked_producers_continue_whatever_frees_capacity(way: str) -> None:
     assert unblocked == ["b"]
 
 
-def test_a_message_that_would_never_fit_is_refused_not_parked() -> None:
+def test_message_that_never_fits_is_refused_instead_of_parked() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_bytes=4, overflow=Overflow.BLOCK)
     with pytest.raises(MessageTooLarge):
@@ -208,7 +208,7 @@ def test_a_message_that_would_never_fit_is_refused_not_parked() -> None:
     assert not queue.parked
 
 
-def test_a_producer_that_cannot_wait_is_refused() -> None:
+def test_producer_that_cannot_wait_is_refused() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)
     fixture.send(queue, "a")
@@ -216,7 +216,7 @@ def test_a_producer_that_cannot_wait_is_refused() -> None:
         fixture.send(queue, "b")
 
 
-def test_parked_messages_of_a_deleted_queue_go_to_its_successor() -> None:
+def test_parked_messages_of_deleted_queue_go_to_its_successor() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)
     unblocked: list[str] = []
@@ -228,7 +228,7 @@ def test_parked_messages_of_a_deleted_queue_go_to_its_successor() -> None:
     assert bodies(fixture.broker.destinations.queue("q")) == ["b"]
 
 
-def test_producers_of_a_deleted_queue_continue_even_if_it_is_not_recreated() -> None:
+def test_producers_of_deleted_queue_continue_even_if_it_is_not_recreated() -> None:
     fixture = BrokerFixture(EngineSettings(auto_create_queues=False))
     queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)
     unblocked: list[str] = []
@@ -239,7 +239,7 @@ def test_producers_of_a_deleted_queue_continue_even_if_it_is_not_recreated() -> 
     assert fixture.broker.destinations.find(Address(Kind.QUEUE, "q")) is None
 
 
-def test_max_message_bytes_is_the_largest_body_that_passes() -> None:
+def test_max_message_bytes_is_inclusive() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_message_bytes=3)
     fixture.send(queue, "abc")
@@ -249,7 +249,7 @@ def test_max_message_bytes_is_the_largest_body_that_passes() -> None:
     assert queue.statistics.rejected == 1
 
 
-def test_a_topic_is_full_when_its_slowest_subscription_is() -> None:
+def test_topic_is_full_when_its_slowest_subscription_is() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic(max_messages=1)
     fixture.broker.subscribe(topic, "slow")
@@ -272,7 +272,7 @@ def test_memory_limit_refuses_messages_that_are_not_journaled() -> None:
     assert bodies(queue) == ["e", "f"]
 
 
-def test_memory_limit_refuses_messages_for_the_dead_letter_queue_that_are_not_journaled() -> None:
+def test_memory_limit_refuses_messages_for_dead_letter_queue_that_are_not_journaled() -> None:
     fixture = BrokerFixture(EngineSettings(memory_limit=10_000))
     queue = fixture.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
     fixture.send(queue, "a", "b" * 5000, "c" * 5000, durability=Durability.NONE)
@@ -337,7 +337,7 @@ def test_memory_limit_includes_messages_that_wait_for_capacity() -> None:
     assert fixture.broker.memory == 0
 
 
-def test_a_stopping_broker_accepts_no_messages() -> None:
+def test_stopping_broker_accepts_no_messages() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.broker.stop()
@@ -345,7 +345,7 @@ def test_a_stopping_broker_accepts_no_messages() -> None:
         fixture.send(queue, "a")
 
 
-def test_a_topic_unblocks_when_no_subscription_matched_the_messages() -> None:
+def test_topic_unblocks_when_no_subscription_matched_messages() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic(max_messages=1, overflow=Overflow.BLOCK)
     unblocked: list[str] = []
@@ -356,7 +356,7 @@ def test_a_topic_unblocks_when_no_subscription_matched_the_messages() -> None:
     assert unblocked == ["b"]
 
 
-def test_a_blocked_producer_may_cancel() -> None:
+def test_blocked_producer_may_cancel() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)
     fixture.send(queue, "a")
@@ -380,7 +380,7 @@ def test_a_blocked_producer_may_cancel() -> None:
 
 
 @pytest.mark.parametrize("credit", [0, 1, 2])
-def test_messages_larger_than_the_byte_limit_are_dropped(credit: int) -> None:
+def test_messages_larger_than_byte_limit_are_dropped(credit: int) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_bytes=3, overflow=Overflow.DROP_OLDEST)
     reader = fixture.read(queue, credit)

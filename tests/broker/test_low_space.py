@@ -130,7 +130,7 @@ def test_moving_messages_is_refused_and_deleting_is_not(fixture: LowSpaceFixture
     assert fixture.queue.waiting == 0
 
 
-def test_transactions(fixture: LowSpaceFixture) -> None:
+def test_transactions_at_low_space(fixture: LowSpaceFixture) -> None:
     transactions = fixture.broker.transactions
     fixture.publish(b"one")
     fixture.publish(b"two")
@@ -163,7 +163,7 @@ def test_transactions(fixture: LowSpaceFixture) -> None:
     assert sorted(reader.got()) == ["prepared", "two"]
 
 
-def test_batches_are_refused_for_now(fixture: LowSpaceFixture) -> None:
+def test_batches_are_refused_temporarily(fixture: LowSpaceFixture) -> None:
     part = BatchPart(writer="w", batch=1, partition=0, part=0, final=True, digest=1, rows=1)
     fixture.set_level(SpaceLevel.LOW)
     with pytest.raises(BatchRefused) as error:
@@ -193,7 +193,7 @@ def test_blocked_producers_also_wait_for_disk_space(fixture: LowSpaceFixture) ->
     assert reader.got() == ["one", "two"]
 
 
-def test_nothing_is_delivered_when_the_reserve_is_used_up(fixture: LowSpaceFixture) -> None:
+def test_nothing_is_delivered_when_reserve_is_used_up(fixture: LowSpaceFixture) -> None:
     fixture.publish(b"one")
     fixture.publish(b"two")
     reader = fixture.read(1)

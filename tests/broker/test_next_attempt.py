@@ -30,7 +30,7 @@ def test_messages_are_redelivered_in_queue_order_and_counted() -> None:
     assert queue.unacked == 0
 
 
-def test_unseen_deliveries_do_not_count_as_attempts() -> None:
+def test_unstarted_deliveries_do_not_count_as_attempts() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_attempts=1)
     reader = fixture.read(queue)
@@ -42,7 +42,7 @@ def test_unseen_deliveries_do_not_count_as_attempts() -> None:
     assert queue.statistics.redelivered == 0
 
 
-def test_no_redelivery_after_the_last_attempt_or_expiry() -> None:
+def test_no_redelivery_after_last_attempt_or_expiry() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_attempts=2, dead_letter=True)
     reader = fixture.read(queue, 3)
@@ -64,7 +64,7 @@ def test_no_redelivery_after_the_last_attempt_or_expiry() -> None:
     assert (bodies(queue), reader.consumer.window.credit) == (["b"], 2)
 
 
-def test_redelivery_restarts_the_ack_timeout() -> None:
+def test_redelivery_restarts_ack_timeout() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000)
     reader = fixture.read(queue)

@@ -18,7 +18,7 @@ def find_delivery(fixture: BrokerFixture, queue: Destination, sequence: int) -> 
     return delivery
 
 
-def test_the_last_delivery_of_a_chunk_may_be_removed_and_the_queue_is_empty() -> None:
+def test_last_delivery_of_chunk_may_be_removed_and_queue_is_empty() -> None:
     fixture = BrokerFixture(EngineSettings(memory_budget=0, chunk_deliveries=2))
     queue = fixture.queue()
     sent = fixture.send(queue, *"abcdefgh", durability=Durability.LAZY)
@@ -47,7 +47,7 @@ def test_chunks_of_one_priority_are_removed_and_those_of_another_stay() -> None:
     assert [d.sequence for d in reader.consumer.unacked.values()] == low
 
 
-def test_a_manually_requeued_message_does_not_become_a_dead_letter() -> None:
+def test_manually_requeued_message_does_not_become_dead_letter() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_attempts=1, dead_letter=True)
     reader = fixture.read(queue, 1, refill=False)
@@ -58,7 +58,7 @@ def test_a_manually_requeued_message_does_not_become_a_dead_letter() -> None:
     assert reader.unacked_by_body() == {}
 
 
-def test_a_scheduled_message_redelivered_after_a_step_of_the_clock_keeps_its_lifetime() -> None:
+def test_scheduled_message_redelivered_after_step_of_clock_keeps_its_lifetime() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     now = fixture.clock.wall
@@ -71,7 +71,7 @@ def test_a_scheduled_message_redelivered_after_a_step_of_the_clock_keeps_its_lif
     assert bodies(queue) == []
 
 
-def test_an_immediate_retry_does_not_shorten_the_next_delay() -> None:
+def test_immediate_retry_does_not_shorten_next_delay() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(retry_delay=1000)
     reader = fixture.read(queue)
@@ -88,7 +88,7 @@ def test_an_immediate_retry_does_not_shorten_the_next_delay() -> None:
     assert reader.got() == ["a"]
 
 
-def test_a_message_that_matches_a_selector_leaves_all_pending_queues() -> None:
+def test_message_that_matches_selector_leaves_all_pending_queues() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 0, refill=False, selector=TypeSelector("red"))
@@ -101,7 +101,7 @@ def test_a_message_that_matches_a_selector_leaves_all_pending_queues() -> None:
     assert find_delivery(fixture, queue, second).consumer is reader.consumer
 
 
-def test_a_move_onto_a_queue_that_drops_its_oldest_displaces_that() -> None:
+def test_move_to_full_queue_displaces_its_oldest_message() -> None:
     fixture = BrokerFixture()
     source, target = (
         fixture.queue("s"),
@@ -114,7 +114,7 @@ def test_a_move_onto_a_queue_that_drops_its_oldest_displaces_that() -> None:
     assert bodies(target) == ["new", "moved"]
 
 
-def test_a_move_to_a_full_queue_that_redirects_overflow() -> None:
+def test_move_to_full_queue_that_redirects_overflow() -> None:
     fixture = BrokerFixture()
     source = fixture.queue("s")
     target = fixture.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
@@ -127,7 +127,7 @@ def test_a_move_to_a_full_queue_that_redirects_overflow() -> None:
     assert origin_of(fixture.dead_letters()[0]) == DeadLetterOrigin(Address(Kind.QUEUE, "q"), "")
 
 
-def test_a_dead_letter_is_not_redriven_without_automatic_creation() -> None:
+def test_dead_letter_is_not_redriven_without_automatic_creation() -> None:
     fixture = BrokerFixture(EngineSettings(auto_create_queues=False))
     queue = fixture.queue(dead_letter=True)
     reader = fixture.read(queue)

@@ -18,7 +18,7 @@ def fixture_with_budget() -> BrokerFixture:
 
 
 @pytest.mark.parametrize("durability", [Durability.SYNC, Durability.LAZY])
-def test_a_backlog_stays_within_the_budget_and_is_read_back_whole(durability: Durability) -> None:
+def test_backlog_stays_within_budget_and_is_read_back(durability: Durability) -> None:
     fixture = fixture_with_budget()
     queue = fixture.queue()
     fixture.send(queue, *NAMES, durability=durability)
@@ -54,7 +54,7 @@ def test_headers_count_as_much_as_bodies(durability: Durability) -> None:
 
 
 @pytest.mark.parametrize("at_the_tail", [False, True])
-def test_requeued_bodies_over_the_budget_are_dropped_from_memory(at_the_tail: bool) -> None:
+def test_requeued_bodies_over_budget_are_dropped_from_memory(at_the_tail: bool) -> None:
     fixture = fixture_with_budget()
     queue = fixture.queue()
     fixture.send(queue, *NAMES)
@@ -69,7 +69,7 @@ def test_requeued_bodies_over_the_budget_are_dropped_from_memory(at_the_tail: bo
 
 
 @pytest.mark.parametrize("withdrawn", [False, True])
-def test_bodies_acked_in_a_transaction_over_the_budget_are_dropped_from_memory(
+def test_bodies_acked_in_transaction_over_budget_are_dropped_from_memory(
     withdrawn: bool,
 ) -> None:
     fixture = fixture_with_budget()
@@ -101,7 +101,7 @@ def test_unacked_bodies_are_not_dropped_when_they_become_durable() -> None:
     assert list(reader.unacked_by_body()) == NAMES
 
 
-def test_a_topic_counts_a_body_until_its_last_subscription_releases_it() -> None:
+def test_topic_counts_body_until_its_last_subscription_releases_it() -> None:
     fixture = fixture_with_budget()
     topic = fixture.topic()
     subscriptions = [fixture.broker.subscribe(topic, name, durable=name == "s") for name in "st"]
@@ -114,7 +114,7 @@ def test_a_topic_counts_a_body_until_its_last_subscription_releases_it() -> None
     assert (fixture.broker.core.memory, fixture.journal.stats().live) == (0, 0)
 
 
-def test_the_journal_keeps_a_body_for_the_last_of_several_passing_subscriptions() -> None:
+def test_journal_keeps_body_for_last_of_several_passing_subscriptions() -> None:
     fixture = fixture_with_budget()
     topic = fixture.topic()
     subscriptions = [fixture.broker.subscribe(topic, name) for name in "st"]
@@ -126,7 +126,7 @@ def test_the_journal_keeps_a_body_for_the_last_of_several_passing_subscriptions(
     assert (fixture.broker.core.memory, fixture.journal.stats().live) == (0, 0)
 
 
-def test_a_selector_reads_paged_out_messages_without_keeping_them() -> None:
+def test_selector_reads_paged_out_messages_without_keeping_them() -> None:
     fixture = fixture_with_budget()
     queue = fixture.queue()
     fixture.send(queue, *NAMES)

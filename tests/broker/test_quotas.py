@@ -29,7 +29,7 @@ def test_superusers_have_no_quota_and_anonymous_users_share_one() -> None:
     assert EVERYBODY.creator == ""
 
 
-def test_user_at_the_quota_creates_nothing_while_others_do(fixture: BrokerFixture) -> None:
+def test_user_at_quota_cannot_create_but_others_can(fixture: BrokerFixture) -> None:
     broker = fixture.broker
     broker.destinations.resolve(queue("a"), creator="ann")
     broker.destinations.declare(queue("b"), creator="ann")
@@ -48,7 +48,7 @@ def test_user_at_the_quota_creates_nothing_while_others_do(fixture: BrokerFixtur
         broker.destinations.resolve(queue("g"))
 
 
-def test_removed_destination_gives_the_quota_back(fixture: BrokerFixture) -> None:
+def test_removed_destination_releases_quota(fixture: BrokerFixture) -> None:
     broker = fixture.broker
     owner = object()
     broker.destinations.resolve(queue("a"), creator="ann")
@@ -75,7 +75,7 @@ def test_automatic_destination_counts_for_its_declaring_user(fixture: BrokerFixt
         broker.destinations.declare(queue("d"), creator="ann")
 
 
-def test_temporary_destinations_of_a_connection_are_limited() -> None:
+def test_temporary_destinations_of_connection_are_limited() -> None:
     broker = BrokerFixture(EngineSettings(max_temporary_destinations_per_connection=1)).broker
     connection, other_connection = object(), object()
     broker.destinations.check_temporary(connection)
@@ -87,7 +87,7 @@ def test_temporary_destinations_of_a_connection_are_limited() -> None:
     broker.destinations.check_temporary(connection)
 
 
-def test_message_to_a_removed_queue_brings_it_back_for_its_creator(fixture: BrokerFixture) -> None:
+def test_message_to_removed_queue_recreates_it_for_its_creator(fixture: BrokerFixture) -> None:
     broker = fixture.broker
     destination = broker.destinations.resolve(queue("a"), creator="ann")
     transaction = broker.transactions.begin()
@@ -101,7 +101,7 @@ def test_message_to_a_removed_queue_brings_it_back_for_its_creator(fixture: Brok
     assert broker.destinations.created["ann"] == 1
 
 
-def test_batch_beyond_the_quota_is_refused_for_good(fixture: BrokerFixture) -> None:
+def test_batch_beyond_quota_is_refused_permanently(fixture: BrokerFixture) -> None:
     messages = [(queue(name), Message(queue(name), b"", timestamp=1)) for name in "abc"]
     with pytest.raises(BatchRefused) as error:
         fixture.broker.batches.write(FIRST_PART, messages, "ann")
@@ -110,7 +110,7 @@ def test_batch_beyond_the_quota_is_refused_for_good(fixture: BrokerFixture) -> N
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
-def test_quota_survives_a_restart(disk: DiskBroker, snapshot: bool) -> None:
+def test_quota_survives_restart(disk: DiskBroker, snapshot: bool) -> None:
     queue_of_ann = disk.broker.destinations.resolve(queue("used"), creator="ann")
     disk.broker.destinations.resolve(queue("empty"), creator="ann")
     disk.broker.destinations.declare(queue("declared"), creator="ann")
@@ -132,7 +132,7 @@ def test_quota_survives_a_restart(disk: DiskBroker, snapshot: bool) -> None:
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
-def test_durable_subscriptions_of_a_user_are_limited(disk: DiskBroker, snapshot: bool) -> None:
+def test_durable_subscriptions_of_user_are_limited(disk: DiskBroker, snapshot: bool) -> None:
     disk.broker.core.settings = settings = EngineSettings(max_subscriptions_per_user=2)
     topics = [disk.broker.destinations.topic(name) for name in "ab"]
     for name in ("one", "two"):
@@ -154,7 +154,7 @@ def test_durable_subscriptions_of_a_user_are_limited(disk: DiskBroker, snapshot:
     disk.broker.subscribe(topic, "five", durable=True, owner="ann", creator="ann")
 
 
-def test_a_subscription_is_replaced_at_a_lowered_limit_or_kept() -> None:
+def test_subscription_is_replaced_at_lowered_limit_or_kept() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic(max_subscriptions=3)
 

@@ -17,7 +17,7 @@ def test_unacked_messages_are_requeued_before_ready_messages() -> None:
     assert reader.attempts == {"a": 2, "b": 2, "c": 1}
 
 
-def test_the_order_of_release_is_irrelevant() -> None:
+def test_order_of_release_does_not_change_order_of_messages() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 3, refill=False)
@@ -28,7 +28,7 @@ def test_the_order_of_release_is_irrelevant() -> None:
     assert reader.got() == ["a", "c", "d"]
 
 
-def test_unseen_deliveries_do_not_count_as_attempts() -> None:
+def test_unstarted_deliveries_do_not_count_as_attempts() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_attempts=1)
     reader = fixture.read(queue, 1)
@@ -38,7 +38,7 @@ def test_unseen_deliveries_do_not_count_as_attempts() -> None:
     assert reader.attempts == {"a": 1}
 
 
-def test_only_the_holding_consumer_may_ack() -> None:
+def test_only_holding_consumer_may_ack() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     holder, other_reader = fixture.read(queue), fixture.read(queue)
@@ -64,7 +64,7 @@ def test_each_delivery_is_requeued_after_its_own_ack_timeout() -> None:
     assert reader.got() == ["b"]
 
 
-def test_the_timeout_continues_for_later_deliveries_after_the_first_ack() -> None:
+def test_timeout_continues_for_later_deliveries_after_first_ack() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000)
     reader = fixture.read(queue)
@@ -74,7 +74,7 @@ def test_the_timeout_continues_for_later_deliveries_after_the_first_ack() -> Non
     assert reader.got() == ["a", "b", "b"]
 
 
-def test_a_consumers_own_timeout_overrides_that_of_the_queue() -> None:
+def test_consumers_own_timeout_overrides_that_of_queue() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000)
     patient_reader = fixture.read(queue, ack_timeout=0)
@@ -83,7 +83,7 @@ def test_a_consumers_own_timeout_overrides_that_of_the_queue() -> None:
     assert patient_reader.got() == ["a"]
 
 
-def test_the_retry_delay_doubles_up_to_its_limit() -> None:
+def test_retry_delay_doubles_up_to_its_limit() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000, retry_delay=100, retry_delay_max=300)
     reader = fixture.read(queue)
@@ -97,7 +97,7 @@ def test_the_retry_delay_doubles_up_to_its_limit() -> None:
         assert reader.got() == ["a"]
 
 
-def test_a_delayed_retry_does_not_block_others_and_returns_the_credit() -> None:
+def test_delayed_retry_does_not_block_others_and_returns_credit() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000, retry_delay=500)
     reader = fixture.read(queue, 1)
@@ -106,7 +106,7 @@ def test_a_delayed_retry_does_not_block_others_and_returns_the_credit() -> None:
     assert reader.got() == ["a", "b"]
 
 
-def test_max_attempts_counts_all_deliveries_and_then_dead_letters() -> None:
+def test_message_is_dead_lettered_after_max_attempts() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000, max_attempts=3)
     first = fixture.read(queue)
@@ -120,7 +120,7 @@ def test_max_attempts_counts_all_deliveries_and_then_dead_letters() -> None:
     assert queue.statistics.dropped == 1
 
 
-def test_a_requeued_message_can_be_acked_by_sequence() -> None:
+def test_requeued_message_can_be_acked_by_sequence() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1)
@@ -133,7 +133,7 @@ def test_a_requeued_message_can_be_acked_by_sequence() -> None:
     assert queue.statistics.acknowledged == 1
 
 
-def test_an_ack_by_sequence_refills_the_window_of_the_present_holder() -> None:
+def test_ack_by_sequence_refills_window_of_present_holder() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     first = fixture.read(queue, 1)
@@ -145,7 +145,7 @@ def test_an_ack_by_sequence_refills_the_window_of_the_present_holder() -> None:
     assert second.got() == ["a", "b"]
 
 
-def test_a_message_awaiting_its_retry_can_be_acked_by_sequence() -> None:
+def test_message_awaiting_its_retry_can_be_acked_by_sequence() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000, retry_delay=500)
     reader = fixture.read(queue)
@@ -157,7 +157,7 @@ def test_a_message_awaiting_its_retry_can_be_acked_by_sequence() -> None:
     assert queue.waiting == 0
 
 
-def test_requeue_moves_an_unacked_message_to_the_end_and_returns_its_credit() -> None:
+def test_requeue_moves_unacked_message_to_end_and_returns_its_credit() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1)
@@ -172,7 +172,7 @@ def test_requeue_moves_an_unacked_message_to_the_end_and_returns_its_credit() ->
     assert reader.attempts["a"] == 2
 
 
-def test_requeue_gives_a_returned_message_a_new_expiration() -> None:
+def test_requeue_gives_returned_message_new_expiration() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -186,7 +186,7 @@ def test_requeue_gives_a_returned_message_a_new_expiration() -> None:
     assert bodies(queue) == ["b"]
 
 
-def test_a_requeued_message_returns_to_its_new_position() -> None:
+def test_requeued_message_returns_to_its_new_position() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1)
@@ -199,7 +199,7 @@ def test_a_requeued_message_returns_to_its_new_position() -> None:
     assert bodies(queue) == ["a", "c"]
 
 
-def test_a_requeued_message_can_be_dead_lettered_by_sequence() -> None:
+def test_requeued_message_can_be_dead_lettered_by_sequence() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True)
     reader = fixture.read(queue, 1)
@@ -227,7 +227,7 @@ def test_spared_messages_count_attempts_but_are_not_dead_lettered() -> None:
     assert second_reader.attempts == {"a": 2}
 
 
-def test_an_ack_timeout_that_the_engine_does_not_watch() -> None:
+def test_ack_timeout_that_engine_does_not_watch() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_attempts=3, retry_delay=100)
     fixture.send(queue, "a", "b")

@@ -6,7 +6,7 @@ from sluicemq.broker import Destination
 from tests.support.broker import BrokerFixture
 
 
-def test_a_destination_deletion_is_reported_once_with_its_last_counters() -> None:
+def test_destination_deletion_is_reported_once_with_its_last_counters() -> None:
     fixture = BrokerFixture()
     removals: list[tuple[Destination, int]] = []
     fixture.broker.destinations.removals.append(
@@ -21,7 +21,7 @@ def test_a_destination_deletion_is_reported_once_with_its_last_counters() -> Non
     assert fixture.broker.destinations.find(queue.address) is None
 
 
-def test_a_successor_of_the_same_name_is_another_destination() -> None:
+def test_successor_of_same_name_is_another_destination() -> None:
     fixture = BrokerFixture()
     removals: list[Destination] = []
     fixture.broker.destinations.removals.append(removals.append)

@@ -9,7 +9,7 @@ from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, bodies, purge
 
 
-def test_kept_deliveries_can_be_acked_and_the_rest_are_requeued_uncounted() -> None:
+def test_kept_deliveries_can_be_acked_and_rest_are_requeued_uncounted() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 3)
@@ -25,7 +25,7 @@ def test_kept_deliveries_can_be_acked_and_the_rest_are_requeued_uncounted() -> N
     assert (queue.unacked, queue.statistics.acknowledged) == (2, 1)
 
 
-def test_a_retired_consumer_is_not_counted() -> None:
+def test_retired_consumer_is_not_counted() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     subscription = fixture.broker.subscribe(topic, "s", durable=True)
@@ -43,7 +43,7 @@ def test_a_retired_consumer_is_not_counted() -> None:
     assert reader.got() == []
 
 
-def test_a_standby_consumer_replaces_a_retired_one() -> None:
+def test_standby_consumer_replaces_retired_one() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(active_consumers=1)
     first, second = fixture.read(queue, 1), fixture.read(queue, 2, refill=False)
@@ -54,7 +54,7 @@ def test_a_standby_consumer_replaces_a_retired_one() -> None:
     assert second.got() == ["b"]
 
 
-def test_a_retired_consumer_is_released_with_its_last_delivery() -> None:
+def test_retired_consumer_is_released_with_its_last_delivery() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     ends = {
@@ -78,7 +78,7 @@ def test_a_retired_consumer_is_released_with_its_last_delivery() -> None:
         purge(fixture.broker, queue)
 
 
-def test_a_retired_consumer_may_keep_no_deliveries() -> None:
+def test_retired_consumer_may_keep_no_deliveries() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_attempts=1)
     reader = fixture.read(queue)
@@ -102,7 +102,7 @@ def test_deliveries_not_kept_may_count_as_attempts() -> None:
     assert second_reader.attempts == {"a": 2}
 
 
-def test_the_ack_timeout_continues_after_retirement() -> None:
+def test_ack_timeout_continues_after_retirement() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000)
     reader = fixture.read(queue)
@@ -114,7 +114,7 @@ def test_the_ack_timeout_continues_after_retirement() -> None:
 
 
 @pytest.mark.parametrize("durability", [Durability.SYNC, Durability.NONE])
-def test_a_retired_consumer_is_removed_with_its_queue(durability: Durability) -> None:
+def test_retired_consumer_is_removed_with_its_queue(durability: Durability) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -149,7 +149,7 @@ def test_kept_deliveries_may_be_acked_in_transactions_and_returned() -> None:
     assert other_reader.got() == ["a"]
 
 
-def test_transactional_acks_of_a_deleted_queue_are_gone() -> None:
+def test_transactional_acks_of_deleted_queue_are_dropped() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)

@@ -89,14 +89,14 @@ def test_only_subscriptions_whose_equality_holds_are_evaluated() -> None:
     assert [s.waiting for s in fixture.topic().subscriptions.values()].count(1) == 1
 
 
-def test_the_most_selective_equality_is_indexed() -> None:
+def test_most_selective_equality_is_indexed() -> None:
     fixture = BrokerFixture()
     selectors = subscribe_each(fixture, [f"kind = 'order' AND id = {n}" for n in range(100)])
     fixture.send(fixture.topic(), "m", properties={"id": 17, "kind": "order"})
     assert sum(selector.calls for selector in selectors) <= 2
 
 
-def test_one_of_several_values_is_enough() -> None:
+def test_selector_with_several_values_is_indexed() -> None:
     fixture = BrokerFixture()
     selectors = subscribe_each(
         fixture, ["kind IN ('x', 'y')", "kind = 'y' OR kind = 'z'", "kind = 'x'"]
@@ -116,7 +116,7 @@ def test_contradictory_selectors_are_never_evaluated() -> None:
     assert not fixture.topic().routes.routes
 
 
-def test_a_subscription_that_replaces_another_has_its_place_alone() -> None:
+def test_replaced_subscription_receives_no_messages() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     fixture.broker.subscribe(topic, "s", durable=True, selector=compile_selector("a = 1"))
@@ -127,7 +127,7 @@ def test_a_subscription_that_replaces_another_has_its_place_alone() -> None:
     assert topic.targets(fixture.message(topic, "m", properties={"a": 2})) == [changed_subscription]
 
 
-def test_one_that_takes_the_name_of_another_displaces_it() -> None:
+def test_subscription_of_same_name_replaces_other() -> None:
     """The journal of a crashed broker may contain two subscriptions of one name."""
     fixture = BrokerFixture()
     topic = fixture.topic()

@@ -41,7 +41,7 @@ def test_scans_alternate_and_share_one_deadline() -> None:
     assert flush_requests
 
 
-def test_a_new_scan_does_not_overtake_those_that_wait() -> None:
+def test_new_scan_does_not_overtake_waiting_ones() -> None:
     scans = Scans(ScanTime().start, lambda: None)
     calls: list[str] = []
     scans.begin(lambda: calls.append("first"))
@@ -53,7 +53,7 @@ def test_a_new_scan_does_not_overtake_those_that_wait() -> None:
     assert calls == ["first", "waiting", "new"]
 
 
-def test_work_outside_the_flush_gets_the_time_of_its_iteration() -> None:
+def test_scan_outside_flush_has_deadline_of_its_iteration() -> None:
     scans = Scans(ScanTime().start, lambda: None)
     calls: list[str] = []
     scans.schedule(lambda: calls.append("coroutine"), outside=True)
@@ -64,7 +64,7 @@ def test_work_outside_the_flush_gets_the_time_of_its_iteration() -> None:
     assert calls == ["coroutine", "other"]
 
 
-def test_a_query_outside_a_flush_ends_with_a_flush() -> None:
+def test_query_outside_flush_ends_with_flush() -> None:
     flush_requests: list[None] = []
     scans = Scans(ScanTime(1).start, lambda: flush_requests.append(None))
     assert not scans.is_time_up()
@@ -91,7 +91,7 @@ class ScanFixture:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 50])
-def test_a_new_selector_evaluates_no_message_after_the_deadline(limit: int) -> None:
+def test_new_selector_evaluates_no_message_after_deadline(limit: int) -> None:
     fixture = ScanFixture(limit)
     broker = fixture.broker
     selector = TypeSelector("red")
@@ -113,7 +113,7 @@ def test_a_new_selector_evaluates_no_message_after_the_deadline(limit: int) -> N
     assert iterations >= 300 // limit - 1
 
 
-def test_many_new_selectors_share_the_time() -> None:
+def test_many_new_selectors_share_time() -> None:
     fixture = ScanFixture(20)
     broker = fixture.broker
     queues = [broker.destinations.declare(Address(Kind.QUEUE, f"q{n}")) for n in range(20)]
@@ -171,7 +171,7 @@ def test_held_messages_are_transferred_in_slices(limit: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-def test_the_messages_of_a_deleted_queue_end_in_slices(limit: int) -> None:
+def test_messages_of_deleted_queue_are_dropped_in_slices(limit: int) -> None:
     scan_time = ScanTime()
     clock = ManualClock()
     broker = Broker(MemoryJournal(), clock, start_deadline=scan_time.start)
@@ -201,7 +201,7 @@ def test_the_messages_of_a_deleted_queue_end_in_slices(limit: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 50])
-def test_a_browse_evaluates_nothing_after_the_deadline(limit: int) -> None:
+def test_browse_evaluates_nothing_after_deadline(limit: int) -> None:
     """The tests of the protocols cover how they continue a browse."""
     fixture = ScanFixture(limit)
     broker = fixture.broker
@@ -225,7 +225,7 @@ def test_a_browse_evaluates_nothing_after_the_deadline(limit: int) -> None:
         before = len(sequences)
 
 
-def test_a_scan_continues_despite_concurrent_changes() -> None:
+def test_scan_continues_despite_concurrent_changes() -> None:
     broker_fixture = BrokerFixture()
     queue = broker_fixture.queue()
     numbers = broker_fixture.send(queue, *map(str, range(200)))

@@ -34,13 +34,13 @@ def in_list(nodes: int) -> str:
     return "a IN (" + ",".join(["''"] * (nodes - 2)) + ")"
 
 
-def test_the_defaults() -> None:
+def test_default_limits() -> None:
     assert SelectorLimits() == (8192, 512)
     assert EngineSettings().selectors == LIMITS
 
 
 @pytest.mark.parametrize("text", [padded(8192), in_list(512), "a = 'ä" + "x" * 8184 + "'"])
-def test_selectors_at_the_limits_are_accepted(text: str) -> None:
+def test_selectors_at_limits_are_accepted(text: str) -> None:
     assert compile_selector(text, LIMITS).text == text
 
 
@@ -55,14 +55,14 @@ def test_selectors_at_the_limits_are_accepted(text: str) -> None:
         ("(" * 60_000, "the selector has 60000 bytes"),
     ],
 )
-def test_selectors_above_the_limits_are_refused(text: str, message: str) -> None:
+def test_selectors_above_limits_are_refused(text: str, message: str) -> None:
     with pytest.raises(SelectorError) as error:
         compile_selector(text, LIMITS)
     assert message in str(error.value)
     assert "broker.max_selector_" in str(error.value)
 
 
-def test_a_selector_in_use_is_refused_under_lower_limits() -> None:
+def test_selector_in_use_is_refused_under_lower_limits() -> None:
     selector = compile_selector("n = 1 AND m = 2")
     with pytest.raises(SelectorError):
         compile_selector(selector.text, SelectorLimits(nodes=selector.nodes - 1))
@@ -139,7 +139,7 @@ def largest_selector(part: str, separator: str) -> str:
 
 @pytest.mark.parametrize("separator", [" OR ", " AND ", " AND NOT "])
 @pytest.mark.parametrize("part", PARTS)
-def test_the_largest_of_each_kind_compile_and_evaluate(part: str, separator: str) -> None:
+def test_largest_selector_of_each_kind_compiles_and_evaluates(part: str, separator: str) -> None:
     selector = compile_selector(largest_selector(part, separator), LIMITS)
     assert 480 <= selector.nodes <= 512
     limit = sys.getrecursionlimit()
@@ -165,7 +165,7 @@ def test_every_accepted_selector_evaluates(trees: list[Tree], separator: str) ->
 
 
 @pytest.mark.parametrize("pattern", ["%" + "x" * 1000 + "y%c", "%x%x%x%x%x%x%x%x%y%", "x%" * 500])
-def test_a_pattern_takes_no_longer_than_its_nodes_allow(pattern: str) -> None:
+def test_matching_time_of_pattern_is_bounded(pattern: str) -> None:
     """The bound is generous: with backtracking, these patterns take minutes."""
     matches = matcher(split_pattern(pattern, ""))
     before = time.thread_time()
@@ -173,7 +173,7 @@ def test_a_pattern_takes_no_longer_than_its_nodes_allow(pattern: str) -> None:
     assert time.thread_time() - before < 2
 
 
-def test_a_pattern_of_which_many_places_have_to_be_compared_is_refused() -> None:
+def test_pattern_with_too_many_comparisons_is_refused() -> None:
     with pytest.raises(SelectorError, match="identifiers"):
         compile_selector("s LIKE '%" + "_x" * 40 + "%c'", LIMITS)
 

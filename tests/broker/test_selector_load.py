@@ -62,7 +62,7 @@ def limited(nodes: int) -> BrokerFixture:
     return BrokerFixture(EngineSettings(max_destination_selector_nodes=nodes))
 
 
-def test_a_topic_refuses_selectors_above_its_load_limit() -> None:
+def test_topic_refuses_selectors_above_its_load_limit() -> None:
     fixture = limited(14)
     topic = fixture.topic()
     for number in range(2):
@@ -89,7 +89,7 @@ def test_values_of_one_property_do_not_add_up() -> None:
     assert len(fixture.topic().subscriptions) == 100
 
 
-def test_a_limit_of_0_means_unlimited() -> None:
+def test_limit_of_0_means_unlimited() -> None:
     fixture = limited(0)
     for number in range(100):
         selector = compile_selector(f"a > {number}")
@@ -97,7 +97,7 @@ def test_a_limit_of_0_means_unlimited() -> None:
 
 
 @pytest.mark.parametrize("waiting", [0, 2000])
-def test_a_queue_refuses_selectors_before_evaluating_its_backlog(waiting: int) -> None:
+def test_queue_refuses_selectors_before_evaluating_its_backlog(waiting: int) -> None:
     fixture = limited(12)
     queue = fixture.queue()
     fixture.send(queue, *["x"] * waiting, durability=Durability.NONE)
@@ -111,7 +111,7 @@ def test_a_queue_refuses_selectors_before_evaluating_its_backlog(waiting: int) -
     fixture.read(queue, selector=compile_selector("a > 5"))
 
 
-def test_an_existing_durable_subscription_is_found_whatever_the_limit() -> None:
+def test_existing_durable_subscription_is_found_whatever_limit() -> None:
     fixture = limited(0)
     selector = compile_selector("a > 1 AND b > 1")
 

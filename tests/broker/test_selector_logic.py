@@ -45,22 +45,22 @@ def test_selected_messages_have_the_equalities(tree: Tree, found: Properties) ->
             assert bucket_of(reader(equality.field)(message(found))) in equality.buckets
 
 
-def demanded(text: str) -> dict[str, set[object]]:
+def equalities_of(text: str) -> dict[str, set[object]]:
     return {field: set(buckets) for field, buckets in compile_selector(text).equalities}
 
 
-def test_the_equalities_that_a_selector_demands() -> None:
-    assert demanded("id = 17 AND price > 3") == {"id": {17}}
-    assert demanded("price > 3 AND ('x' = kind AND 17 = id)") == {"kind": {"x"}, "id": {17}}
-    assert demanded("kind IN ('x', 'y') AND kind NOT IN ('z')") == {"kind": {"x", "y"}}
-    assert demanded("id = 1 OR id = 2 AND kind = 'x' OR id = 2.5") == {"id": {1, 2, 2.5}}
-    assert demanded("paid AND id = 1") == {"paid": {(True,)}, "id": {1}}
-    assert demanded("paid = FALSE") == {"paid": {(False,)}}
-    assert demanded("id = 1 AND id = 2") == {"id": set()}
-    assert demanded("JMSType = 'x'") == {"JMSType": {"x"}}
+def test_equalities_of_selector() -> None:
+    assert equalities_of("id = 17 AND price > 3") == {"id": {17}}
+    assert equalities_of("price > 3 AND ('x' = kind AND 17 = id)") == {"kind": {"x"}, "id": {17}}
+    assert equalities_of("kind IN ('x', 'y') AND kind NOT IN ('z')") == {"kind": {"x", "y"}}
+    assert equalities_of("id = 1 OR id = 2 AND kind = 'x' OR id = 2.5") == {"id": {1, 2, 2.5}}
+    assert equalities_of("paid AND id = 1") == {"paid": {(True,)}, "id": {1}}
+    assert equalities_of("paid = FALSE") == {"paid": {(False,)}}
+    assert equalities_of("id = 1 AND id = 2") == {"id": set()}
+    assert equalities_of("JMSType = 'x'") == {"JMSType": {"x"}}
 
 
-def test_expressions_without_equalities() -> None:
+def test_selectors_without_equalities() -> None:
     for text in (
         "id = 17 OR price > 3",
         "NOT id = 17",
@@ -74,4 +74,4 @@ def test_expressions_without_equalities() -> None:
         "kind IN (" + ", ".join(f"'{n}'" for n in range(65)) + ")",
         " OR ".join(f"id = {n}" for n in range(65)),
     ):
-        assert demanded(text) == {}, text
+        assert equalities_of(text) == {}, text

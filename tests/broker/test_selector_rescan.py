@@ -27,7 +27,7 @@ def packing_fixture() -> BrokerFixture:
     return BrokerFixture(EngineSettings(memory_budget=0, chunk_deliveries=4))
 
 
-def test_a_new_selector_is_evaluated_in_slices_and_in_order() -> None:
+def test_new_selector_is_evaluated_in_slices_and_in_order() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * (FIRST_SLICE + RATE), durability=Durability.LAZY)
@@ -46,7 +46,7 @@ def test_a_new_selector_is_evaluated_in_slices_and_in_order() -> None:
     assert fixture.broker.deadline() > fixture.clock.steady + 1
 
 
-def test_an_idle_broker_evaluates_larger_slices() -> None:
+def test_idle_broker_evaluates_larger_slices() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 3000, durability=Durability.LAZY)
@@ -57,7 +57,7 @@ def test_an_idle_broker_evaluates_larger_slices() -> None:
     assert red.calls == FIRST_SLICE + IDLE_FACTOR * RATE
 
 
-def test_a_slice_covers_at_most_ten_milliseconds() -> None:
+def test_slice_covers_at_most_ten_milliseconds() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 3000, durability=Durability.LAZY)
@@ -71,7 +71,7 @@ def test_a_slice_covers_at_most_ten_milliseconds() -> None:
         assert red.calls - before == evaluations
 
 
-def test_large_bodies_make_a_slice_shorter() -> None:
+def test_large_bodies_make_slice_shorter() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x" * 80_000] * 100, durability=Durability.LAZY)
@@ -80,7 +80,7 @@ def test_large_bodies_make_a_slice_shorter() -> None:
     assert red.calls == 50
 
 
-def test_a_rescan_ends_however_many_messages_arrive() -> None:
+def test_rescan_ends_however_many_messages_arrive() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 1000, durability=Durability.LAZY)
@@ -97,7 +97,7 @@ def test_a_rescan_ends_however_many_messages_arrive() -> None:
     assert red.calls == sent
 
 
-def test_a_higher_priority_message_does_not_wait_for_lower_ones() -> None:
+def test_higher_priority_message_does_not_wait_for_lower_ones() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 1000, durability=Durability.LAZY)
@@ -109,7 +109,7 @@ def test_a_higher_priority_message_does_not_wait_for_lower_ones() -> None:
     assert reader.got() == ["same"]
 
 
-def test_selectors_added_during_a_rescan_share_the_next_one() -> None:
+def test_selectors_added_during_rescan_share_next_one() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 1000, durability=Durability.LAZY)
@@ -131,7 +131,7 @@ def test_selectors_added_during_a_rescan_share_the_next_one() -> None:
     ]
 
 
-def test_a_rescan_ends_when_its_consumer_detaches() -> None:
+def test_rescan_ends_when_its_consumer_detaches() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 600)
@@ -148,7 +148,7 @@ def test_a_rescan_ends_when_its_consumer_detaches() -> None:
     assert queue.queue.rescan is None
 
 
-def test_a_selector_awaiting_its_rescan_may_be_removed() -> None:
+def test_selector_awaiting_its_rescan_may_be_removed() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 600)
@@ -162,7 +162,7 @@ def test_a_selector_awaiting_its_rescan_may_be_removed() -> None:
     assert queue.queue.rescan is None
 
 
-def test_messages_removed_during_a_rescan_are_not_delivered_twice() -> None:
+def test_messages_removed_during_rescan_are_not_delivered_twice() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     numbers = [str(number) for number in range(1600)]
@@ -178,7 +178,7 @@ def test_messages_removed_during_a_rescan_are_not_delivered_twice() -> None:
     assert received_bodies + red_reader.got() == numbers
 
 
-def test_messages_requeued_during_a_rescan_keep_their_order() -> None:
+def test_messages_requeued_during_rescan_keep_their_order() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, "untried", type="red", priority=3)
@@ -195,7 +195,7 @@ def test_messages_requeued_during_a_rescan_keep_their_order() -> None:
     assert reader.got() == ["untried", "came back"]
 
 
-def test_messages_requeued_ahead_of_the_rescan_are_found() -> None:
+def test_messages_requeued_ahead_of_rescan_are_found() -> None:
     fixture = BrokerFixture(EngineSettings(chunk_deliveries=4))
     queue = fixture.queue()
     selector = TypeSelector("red")
@@ -214,7 +214,7 @@ def test_messages_requeued_ahead_of_the_rescan_are_found() -> None:
     assert reader.got() == ["late", "later"]
 
 
-def test_compacting_a_queue_keeps_requeued_messages_in_order() -> None:
+def test_compacting_queue_keeps_requeued_messages_in_order() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader_of_any = fixture.read(queue, 3)
@@ -237,7 +237,7 @@ def test_compacting_a_queue_keeps_requeued_messages_in_order() -> None:
     assert reader_of_any.got() == ["a", "b", "c"]
 
 
-def test_a_rescan_pauses_while_its_consumer_has_enough() -> None:
+def test_rescan_pauses_while_its_consumer_has_enough() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     numbers = [str(number) for number in range(3 * ENOUGH_READY)]
@@ -258,7 +258,7 @@ def test_a_rescan_pauses_while_its_consumer_has_enough() -> None:
     assert received_bodies == numbers
 
 
-def test_a_new_consumer_does_not_wait_for_one_that_has_enough() -> None:
+def test_new_consumer_does_not_wait_for_one_that_has_enough() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 3 * ENOUGH_READY, type="red", durability=Durability.LAZY)
@@ -272,7 +272,7 @@ def test_a_new_consumer_does_not_wait_for_one_that_has_enough() -> None:
     assert reader.got() == ["wanted"]
 
 
-def test_a_packed_backlog_unpacks_only_messages_that_match_a_selector() -> None:
+def test_packed_backlog_unpacks_only_messages_that_match_selector() -> None:
     fixture = packing_fixture()
     queue = fixture.queue()
     for number in range(100):
@@ -304,7 +304,7 @@ def bodies_in_order(fixture: BrokerFixture, queue: Destination) -> list[str]:
     return [fixture.broker.read(delivery).body.decode() for delivery in queue.queue.browse()]
 
 
-def test_a_queue_is_still_packed_beside_a_selective_consumer() -> None:
+def test_queue_is_still_packed_beside_selective_consumer() -> None:
     fixture = packing_fixture()
     queue = fixture.queue()
     red = fixture.read(queue, 0, refill=False, selector=TypeSelector("red"))
@@ -318,7 +318,7 @@ def test_a_queue_is_still_packed_beside_a_selective_consumer() -> None:
     assert rest.got() == [str(number) for number in range(200) if number % 20]
 
 
-def test_messages_taken_through_a_selector_leave_the_queue() -> None:
+def test_messages_received_through_selector_are_released() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 50)
@@ -329,7 +329,7 @@ def test_messages_taken_through_a_selector_leave_the_queue() -> None:
     assert delivery_objects(queue) < 300
 
 
-def test_messages_kept_back_for_a_selector_and_taken_by_others_leave_the_queue() -> None:
+def test_messages_pending_for_selector_and_received_by_others_are_released() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     waiting_count = 2 * ENOUGH_READY
@@ -347,7 +347,7 @@ def test_messages_kept_back_for_a_selector_and_taken_by_others_leave_the_queue()
 
 
 @pytest.mark.parametrize("chosen", [None, TypeSelector("red")], ids=["all", "some"])
-def test_a_packed_backlog_is_moved_in_order(chosen: TypeSelector | None) -> None:
+def test_packed_backlog_is_moved_in_order(chosen: TypeSelector | None) -> None:
     fixture = packing_fixture()
     source, target = fixture.queue("source"), fixture.queue("target")
     for number in range(100):
@@ -362,7 +362,7 @@ def test_a_packed_backlog_is_moved_in_order(chosen: TypeSelector | None) -> None
     assert bodies_in_order(fixture, source) == remaining
 
 
-def test_moving_to_the_same_queue_ends() -> None:
+def test_moving_to_same_queue_ends() -> None:
     fixture = packing_fixture()
     queue = fixture.queue()
     numbers = [str(number) for number in range(50)]
@@ -373,7 +373,7 @@ def test_moving_to_the_same_queue_ends() -> None:
     assert fixture.journal.stats().live == 50
 
 
-def test_a_purge_during_a_rescan_leaves_nothing() -> None:
+def test_purge_during_rescan_leaves_nothing() -> None:
     fixture = packing_fixture()
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 700)

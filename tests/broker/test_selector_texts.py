@@ -182,12 +182,12 @@ def test_matching_selectors(text: str) -> None:
         "member * 1 = 1",
     ],
 )
-def test_neither_an_unknown_condition_nor_its_negation_selects(text: str) -> None:
+def test_unknown_condition_and_its_negation_select_nothing(text: str) -> None:
     assert not selects(text)
     assert not selects(f"NOT ({text})")
 
 
-def test_conditions_decided_without_the_unknown_are_known() -> None:
+def test_conditions_decided_without_unknown_are_known() -> None:
     assert selects("absent = 1 OR TRUE")
     assert selects("NOT (absent = 1 AND FALSE)")
     assert selects("member OR absent")
@@ -195,7 +195,7 @@ def test_conditions_decided_without_the_unknown_are_known() -> None:
     assert not selects("NOT (absent = 1 OR FALSE)")
 
 
-def test_header_fields() -> None:
+def test_selectors_on_header_fields() -> None:
     fields: dict[str, Any] = {
         "priority": 7,
         "timestamp": 1234,
@@ -212,7 +212,7 @@ def test_header_fields() -> None:
     assert not selects("JMSPriority <> 7 OR JMSPriority < 7 OR JMSPriority > 7", **fields)
 
 
-def test_a_message_without_properties() -> None:
+def test_selectors_on_message_without_properties() -> None:
     message = Message(QUEUE, b"")
     for text in ("a = 'x'", "a = 1", "a = 1.0", "a", "NOT a", "a <> 'x'", "NOT (a = 1)"):
         assert not compile_selector(text)(message), text
@@ -289,9 +289,7 @@ def test_a_message_without_properties() -> None:
         ("JMSfoo = 1", 0, "found JMSfoo"),
     ],
 )
-def test_an_error_names_the_expectation_and_the_position(
-    text: str, position: int, message: str
-) -> None:
+def test_error_names_expectation_and_position(text: str, position: int, message: str) -> None:
     with pytest.raises(SelectorError) as error:
         compile_selector(text)
     assert message in str(error.value)
@@ -311,9 +309,7 @@ def test_an_error_names_the_expectation_and_the_position(
         ("1 < ", "-(age - ", "age", ")"),
     ],
 )
-def test_depth_has_a_limit_before_the_stack_does(
-    start: str, before: str, inside: str, after: str
-) -> None:
+def test_nesting_depth_is_limited(start: str, before: str, inside: str, after: str) -> None:
     errors = []
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(900)  # a broker already uses part of the stack
@@ -349,11 +345,11 @@ def test_constant_conditions_are_folded(text: str, constant: Test) -> None:
 
 
 @pytest.mark.parametrize("chain", ["member AND ", "gone OR ", "age = 16 OR ", "TRUE AND "])
-def test_a_long_chain_is_not_deep(chain: str) -> None:
+def test_long_chain_is_not_nested(chain: str) -> None:
     assert selects(chain * 3000 + "member")
 
 
-def test_a_long_sum_is_not_deep() -> None:
+def test_long_sum_is_not_nested() -> None:
     assert selects("+".join(["age"] * 5000) + " = 85000")
 
 

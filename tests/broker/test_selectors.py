@@ -10,7 +10,7 @@ from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, TypeSelector, bodies, purge
 
 
-def test_each_consumer_gets_only_matching_messages_and_the_rest_stay_ready() -> None:
+def test_each_consumer_gets_only_matching_messages_and_rest_stay_ready() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     red, blue = (
@@ -44,7 +44,7 @@ def test_consumers_with_different_matching_selectors_alternate(group: int) -> No
     assert all(1 <= len(reader.got()) <= 3 for reader in readers)
 
 
-def test_a_selector_is_evaluated_once_per_message_for_all_consumers() -> None:
+def test_selector_is_evaluated_once_per_message_for_all_consumers() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     red, equal_selector, blue = TypeSelector("red"), TypeSelector("red"), TypeSelector("blue")
@@ -56,7 +56,7 @@ def test_a_selector_is_evaluated_once_per_message_for_all_consumers() -> None:
     assert (red.calls + equal_selector.calls, blue.calls) == (3, 3)
 
 
-def test_a_requeued_message_is_offered_in_order_to_matching_consumers() -> None:
+def test_requeued_message_is_offered_in_order_to_matching_consumers() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1)
@@ -77,7 +77,7 @@ def test_priority_counts_among_selected_messages() -> None:
     assert fixture.read(queue, selector=TypeSelector("red")).got() == ["high", "low"]
 
 
-def test_an_expired_message_is_not_delivered_through_a_selector() -> None:
+def test_expired_message_is_not_delivered_through_selector() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, "a", type="red", expiration=fixture.clock.wall + 100)
@@ -86,7 +86,7 @@ def test_an_expired_message_is_not_delivered_through_a_selector() -> None:
     assert queue.statistics.expired == 1
 
 
-def test_a_topic_evaluates_a_selector_once_for_all_its_subscriptions() -> None:
+def test_topic_evaluates_selector_once_for_all_its_subscriptions() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     red, equal_selector = TypeSelector("red"), TypeSelector("red")
@@ -100,7 +100,7 @@ def test_a_topic_evaluates_a_selector_once_for_all_its_subscriptions() -> None:
     assert red.calls + equal_selector.calls == 2
 
 
-def test_a_message_requeued_through_a_selector_exists_once() -> None:
+def test_message_requeued_through_selector_exists_once() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1, refill=False, selector=TypeSelector("red"))
@@ -111,7 +111,7 @@ def test_a_message_requeued_through_a_selector_exists_once() -> None:
     assert (queue.waiting, queue.bytes) == (0, 0)
 
 
-def test_messages_displaced_while_the_queue_is_paused_leave_the_pending_queues() -> None:
+def test_messages_displaced_while_queue_is_paused_leave_pending_queues() -> None:
     fixture = BrokerFixture(EngineSettings(chunk_deliveries=4))
     queue = fixture.queue(max_messages=20, overflow=Overflow.DROP_OLDEST)
     reader = fixture.read(queue, selector=TypeSelector("red"))
@@ -124,7 +124,7 @@ def test_messages_displaced_while_the_queue_is_paused_leave_the_pending_queues()
     assert reader.got() == list("abcdefghij" * 2)
 
 
-def test_an_iteration_of_large_bodies_ends_for_selectors_too() -> None:
+def test_iteration_of_large_bodies_ends_for_selectors_too() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     body = "x" * 600_000

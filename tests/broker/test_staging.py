@@ -36,7 +36,7 @@ class SlowFixture(BrokerFixture):
         self.broker.flush()
 
 
-def test_a_sync_message_is_neither_visible_nor_confirmed_before_the_sync() -> None:
+def test_sync_message_is_neither_visible_nor_confirmed_before_sync() -> None:
     fixture = SlowFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -50,7 +50,7 @@ def test_a_sync_message_is_neither_visible_nor_confirmed_before_the_sync() -> No
     assert (reader.got(), confirmed) == (["a"], [sequence])
 
 
-def test_the_broker_schedules_a_flush_after_the_sync() -> None:
+def test_broker_schedules_flush_after_sync() -> None:
     fixture = SlowFixture()
     queue = fixture.queue()
     fixture.send(queue, "a")
@@ -61,7 +61,7 @@ def test_the_broker_schedules_a_flush_after_the_sync() -> None:
 
 
 @pytest.mark.parametrize("durability", [Durability.LAZY, Durability.NONE])
-def test_other_messages_do_not_wait_for_the_disk(durability: Durability) -> None:
+def test_unsynced_messages_do_not_wait_for_disk(durability: Durability) -> None:
     fixture = SlowFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -82,7 +82,7 @@ def test_confirmations_come_in_order_and_together_for_durable_messages() -> None
     assert confirmed == [first, second, 0]
 
 
-def test_a_sync_message_takes_its_place_before_lazy_ones_that_overtook_it() -> None:
+def test_sync_message_precedes_lazy_messages_published_later() -> None:
     fixture = SlowFixture()
     queue = fixture.queue()
     fixture.send(queue, "sync")
@@ -91,7 +91,7 @@ def test_a_sync_message_takes_its_place_before_lazy_ones_that_overtook_it() -> N
     assert fixture.read(queue).got() == ["sync", "lazy"]
 
 
-def test_a_message_that_becomes_durable_after_its_time_is_not_delivered() -> None:
+def test_message_that_becomes_durable_after_its_time_is_not_delivered() -> None:
     fixture = SlowFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -102,7 +102,7 @@ def test_a_message_that_becomes_durable_after_its_time_is_not_delivered() -> Non
     assert queue.waiting == 0
 
 
-def test_a_message_of_a_queue_deleted_meanwhile_is_dropped_but_confirmed() -> None:
+def test_message_of_queue_deleted_meanwhile_is_dropped_but_confirmed() -> None:
     fixture = SlowFixture()
     queue = fixture.queue()
     confirmed: list[str] = []

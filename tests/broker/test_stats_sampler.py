@@ -13,7 +13,7 @@ from sluicemq.broker.samplers import BATCH
 from tests.support.broker import BrokerFixture
 
 
-def test_totals_are_those_of_the_last_round() -> None:
+def test_totals_are_those_of_last_round() -> None:
     fixture = BrokerFixture()
     orders = fixture.queue("orders")
     news_topic = fixture.topic("news")
@@ -79,7 +79,7 @@ def test_other_work_runs_after_each_share() -> None:
     assert set(sampled) == set(fixture.broker.destinations.values())
 
 
-def test_the_callback_receives_the_depth_of_each_destination() -> None:
+def test_callback_receives_depth_of_each_destination() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, "a", "b", "c")
@@ -115,7 +115,7 @@ def test_changes_within_a_round_count_once(data: st.DataObject) -> None:
     assert fixture.broker.stats_sampler.totals.destinations == len(fixture.broker.destinations)
 
 
-def test_a_destination_deleted_during_a_round_is_skipped() -> None:
+def test_destination_deleted_during_round_is_skipped() -> None:
     fixture = BrokerFixture(EngineSettings(destination_idle_timeout=1000))
     for number in range(BATCH + 2):
         fixture.broker.destinations.queue(str(number))

@@ -36,7 +36,7 @@ def test_calls_run_in_order_of_time_and_then_of_registration() -> None:
     assert timers.deadline() == NEVER
 
 
-def test_a_call_may_add_another_that_is_due_at_once() -> None:
+def test_call_may_add_another_that_is_due_at_once() -> None:
     timers = Timers(bool)
     calls: list[str] = []
     timers.add(10, lambda _: timers.add(10, calls.append, "inner"), None)
@@ -44,7 +44,7 @@ def test_a_call_may_add_another_that_is_due_at_once() -> None:
     assert calls == ["inner"]
 
 
-def test_an_empty_wheel_needs_no_call() -> None:
+def test_empty_wheel_needs_no_call() -> None:
     assert ExpiryWheel().deadline() == NEVER
     assert ExpiryWheel().due(START) == []
 

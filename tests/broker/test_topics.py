@@ -8,7 +8,7 @@ from sluicemq.model.errors import LimitExceeded, SubscriptionInUse
 from tests.support.broker import BrokerFixture, TypeSelector, bodies
 
 
-def test_every_subscription_gets_every_message_and_memory_holds_it_once() -> None:
+def test_message_for_many_subscriptions_is_in_memory_once() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     readers = [fixture.read(fixture.broker.subscribe(topic, name)) for name in "stu"]
@@ -20,7 +20,7 @@ def test_every_subscription_gets_every_message_and_memory_holds_it_once() -> Non
     assert fixture.broker.core.memory == 0
 
 
-def test_a_message_without_subscriptions_is_not_kept() -> None:
+def test_message_without_subscriptions_is_dropped() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     fixture.send(topic, "a")
@@ -28,7 +28,7 @@ def test_a_message_without_subscriptions_is_not_kept() -> None:
     assert fixture.journal.stats().live == 0
 
 
-def test_the_journal_keeps_a_message_until_the_last_durable_subscription_acks_it() -> None:
+def test_journal_keeps_message_until_last_durable_subscription_acks_it() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     first, second = (
@@ -41,7 +41,7 @@ def test_the_journal_keeps_a_message_until_the_last_durable_subscription_acks_it
     assert fixture.journal.stats().live == 0
 
 
-def test_a_durable_subscription_keeps_messages_without_consumers() -> None:
+def test_durable_subscription_keeps_messages_without_consumers() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     subscription = fixture.broker.subscribe(topic, "s", durable=True)
@@ -51,7 +51,7 @@ def test_a_durable_subscription_keeps_messages_without_consumers() -> None:
     assert fixture.read(subscription).got() == ["a"]
 
 
-def test_a_subscription_has_one_consumer_unless_it_is_shared() -> None:
+def test_subscription_has_one_consumer_unless_it_is_shared() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     subscription = fixture.broker.subscribe(topic, "alone")
@@ -60,7 +60,7 @@ def test_a_subscription_has_one_consumer_unless_it_is_shared() -> None:
         fixture.read(subscription)
 
 
-def test_consumers_of_a_shared_subscription_share_its_messages() -> None:
+def test_consumers_of_shared_subscription_share_its_messages() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     subscription = fixture.broker.subscribe(topic, "shared", shared=True)
@@ -69,7 +69,7 @@ def test_consumers_of_a_shared_subscription_share_its_messages() -> None:
     assert (first.got(), second.got()) == (["a"], ["b"])
 
 
-def test_no_local_leaves_out_the_messages_of_one_sender() -> None:
+def test_no_local_omits_messages_of_its_sender() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     reader_of_others = fixture.read(fixture.broker.subscribe(topic, "s", exclude="me"))
@@ -79,7 +79,7 @@ def test_no_local_leaves_out_the_messages_of_one_sender() -> None:
     assert (reader_of_others.got(), reader_of_all.got()) == (["yours"], ["mine", "yours"])
 
 
-def test_no_local_and_a_selector_must_both_agree() -> None:
+def test_no_local_and_selector_both_apply() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     # a selector without no-local, whose result does not apply to the other one
@@ -93,7 +93,7 @@ def test_no_local_and_a_selector_must_both_agree() -> None:
     assert reader.got() == ["yours"]
 
 
-def test_changed_terms_replace_a_subscription_and_drop_its_messages() -> None:
+def test_changed_options_replace_subscription_and_drop_its_messages() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     fixture.broker.subscribe(topic, "s", durable=True)
@@ -106,7 +106,7 @@ def test_changed_terms_replace_a_subscription_and_drop_its_messages() -> None:
     assert fixture.journal.stats().live == 1
 
 
-def test_terms_cannot_change_while_the_subscription_is_read() -> None:
+def test_options_cannot_change_while_subscription_has_consumer() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     reader = fixture.read(fixture.broker.subscribe(topic, "s", durable=True))
@@ -116,7 +116,7 @@ def test_terms_cannot_change_while_the_subscription_is_read() -> None:
     assert reader.got() == ["a"]
 
 
-def test_unsubscribing_drops_messages_and_notifies_the_consumer() -> None:
+def test_unsubscribing_drops_messages_and_notifies_consumer() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     subscription = fixture.broker.subscribe(topic, "s", durable=True)
@@ -130,7 +130,7 @@ def test_unsubscribing_drops_messages_and_notifies_the_consumer() -> None:
     assert (fixture.broker.core.memory, fixture.journal.stats().live) == (0, 0)
 
 
-def test_unsubscribing_before_the_message_is_durable_drops_it_too() -> None:
+def test_unsubscribing_before_message_is_durable_drops_it_too() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     subscription = fixture.broker.subscribe(topic, "s", durable=True)
@@ -149,7 +149,7 @@ def test_max_subscriptions_counts_names_not_calls() -> None:
         fixture.broker.subscribe(topic, "t")
 
 
-def test_a_holding_topic_gives_its_messages_to_the_first_matching_subscription() -> None:
+def test_retained_messages_go_to_first_matching_subscription() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic(retain_without_subscriptions=True)
     fixture.send(topic, "red", type="red")
@@ -166,7 +166,7 @@ def test_a_holding_topic_gives_its_messages_to_the_first_matching_subscription()
     assert fixture.journal.stats().live == 0
 
 
-def test_a_held_undurable_message_reaches_later_subscriptions() -> None:
+def test_retained_message_that_is_not_durable_reaches_later_subscriptions() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic(retain_without_subscriptions=True)
     fixture.broker.publish(topic, fixture.message(topic, "a"))
@@ -176,7 +176,7 @@ def test_a_held_undurable_message_reaches_later_subscriptions() -> None:
     assert bodies(topic) == []
 
 
-def test_a_held_message_comes_once_if_another_subscription_ended_before_it_was_durable() -> None:
+def test_retained_message_is_delivered_once_if_another_subscription_ended() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic(retain_without_subscriptions=True)
     durable_reader = fixture.read(fixture.broker.subscribe(topic, "durable", durable=True))

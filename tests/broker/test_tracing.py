@@ -81,7 +81,7 @@ def fixture() -> TracedFixture:
     return TracedFixture()
 
 
-def test_a_durable_message_is_visible_when_it_is_on_disk(fixture: TracedFixture) -> None:
+def test_durable_message_is_visible_when_it_is_on_disk(fixture: TracedFixture) -> None:
     queue = fixture.queue("q")
     reader = fixture.read(queue)
     fixture.observer.take_lines()
@@ -127,7 +127,7 @@ def test_requeued_messages_are_released_and_redelivered(fixture: TracedFixture) 
     assert fixture.observer.take_lines()[:1] == ["a is released"]
 
 
-def test_a_delivery_that_is_not_acknowledged_in_time_is_released_into_its_delay() -> None:
+def test_delivery_that_is_not_acknowledged_in_time_is_released_into_its_delay() -> None:
     fixture = TracedFixture()
     queue = fixture.queue("q", ack_timeout=100, retry_delay=1000)
     fixture.read(queue)
@@ -139,7 +139,7 @@ def test_a_delivery_that_is_not_acknowledged_in_time_is_released_into_its_delay(
     assert fixture.observer.take_lines() == ["delivered a 2"]
 
 
-def test_a_message_sent_again_to_the_same_consumer_is_another_delivery(
+def test_message_sent_again_to_same_consumer_is_another_delivery(
     fixture: TracedFixture,
 ) -> None:
     queue = fixture.queue("q")
@@ -155,7 +155,7 @@ def test_a_message_sent_again_to_the_same_consumer_is_another_delivery(
     ]
 
 
-def test_a_dead_letter_takes_the_place_of_the_message(fixture: TracedFixture) -> None:
+def test_dead_letter_continues_trace_of_message(fixture: TracedFixture) -> None:
     queue = fixture.queue("q", max_attempts=1, dead_letter=True)
     reader = fixture.read(queue)
     fixture.send(queue, "a", durability=Durability.NONE)
@@ -203,7 +203,7 @@ def test_acks_by_other_consumers_end_no_span(fixture: TracedFixture) -> None:
     assert "a is acknowledged" in fixture.observer.take_lines()
 
 
-def test_acknowledgements_in_a_transaction_count_when_it_is_committed(
+def test_acknowledgements_in_transaction_count_when_it_is_committed(
     fixture: TracedFixture,
 ) -> None:
     queue = fixture.queue("q")
@@ -221,7 +221,7 @@ def test_acknowledgements_in_a_transaction_count_when_it_is_committed(
     assert "a is acknowledged" in lines
 
 
-def test_each_subscription_of_a_topic_delivers(fixture: TracedFixture) -> None:
+def test_each_subscription_of_topic_delivers(fixture: TracedFixture) -> None:
     topic = fixture.topic("t")
     for name in ("one", "two"):
         fixture.read(fixture.broker.subscribe(topic, name))
@@ -240,7 +240,7 @@ def test_ended_messages_are_released(fixture: TracedFixture) -> None:
     assert not fixture.observer.unacked
 
 
-def test_tracing_continues_after_a_restart(tmp_path: Path) -> None:
+def test_tracing_continues_after_restart(tmp_path: Path) -> None:
     clock = ManualClock()
     observer = RecordingObserver()
     address = Address(Kind.TOPIC, "t")

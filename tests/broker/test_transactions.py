@@ -24,7 +24,7 @@ def send(fixture: BrokerFixture, transaction: Transaction, queue: Destination, *
         fixture.broker.transactions.publish(transaction, queue, fixture.message(queue, text))
 
 
-def test_all_changes_become_visible_at_the_commit() -> None:
+def test_all_changes_become_visible_at_commit() -> None:
     fixture = BrokerFixture()
     orders, answers = fixture.queue("orders"), fixture.queue("answers")
     reader = fixture.read(orders)
@@ -41,7 +41,7 @@ def test_all_changes_become_visible_at_the_commit() -> None:
 
 
 @pytest.mark.parametrize("durability", Durability)
-def test_a_rollback_forgets_the_sends_and_requeues_the_deliveries(durability: Durability) -> None:
+def test_rollback_drops_sends_and_requeues_deliveries(durability: Durability) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 2)
@@ -58,7 +58,7 @@ def test_a_rollback_forgets_the_sends_and_requeues_the_deliveries(durability: Du
     assert queue.waiting == 0
 
 
-def test_only_the_holder_may_acknowledge_and_only_once() -> None:
+def test_only_holder_may_acknowledge_and_only_once() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader, other_reader = fixture.read(queue), fixture.read(queue)
@@ -71,7 +71,7 @@ def test_only_the_holder_may_acknowledge_and_only_once() -> None:
     assert not fixture.broker.acknowledge(reader.consumer, sequence)
 
 
-def test_acknowledging_in_a_transaction_refills_the_window() -> None:
+def test_acknowledging_in_transaction_refills_window() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1)
@@ -83,7 +83,7 @@ def test_acknowledging_in_a_transaction_refills_the_window() -> None:
     assert reader.got() == ["a", "b"]
 
 
-def test_a_withdrawn_acknowledgement_is_not_part_of_the_commit() -> None:
+def test_withdrawn_acknowledgement_is_not_part_of_commit() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -101,7 +101,7 @@ def test_a_withdrawn_acknowledgement_is_not_part_of_the_commit() -> None:
     assert (queue.unacked, reader.consumer.window.credit) == (0, 100)
 
 
-def test_a_withdrawn_acknowledgement_from_a_consumer_that_has_gone_frees_the_message() -> None:
+def test_withdrawn_acknowledgement_of_detached_consumer_requeues_message() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -114,7 +114,7 @@ def test_a_withdrawn_acknowledgement_from_a_consumer_that_has_gone_frees_the_mes
     assert fixture.read(queue).got() == ["a"]
 
 
-def test_messages_acked_in_a_transaction_do_not_time_out() -> None:
+def test_messages_acked_in_transaction_do_not_time_out() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000)
     reader = fixture.read(queue)
@@ -126,7 +126,7 @@ def test_messages_acked_in_a_transaction_do_not_time_out() -> None:
     assert reader.got() == ["a"]
 
 
-def test_limits_refuse_a_send_when_it_is_made_not_at_the_commit() -> None:
+def test_limits_refuse_send_before_commit() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_messages=1)
     fixture.send(queue, "a")
@@ -138,7 +138,7 @@ def test_limits_refuse_a_send_when_it_is_made_not_at_the_commit() -> None:
     assert bodies(queue) == ["a"]
 
 
-def test_a_commit_that_fails_has_done_nothing() -> None:
+def test_failed_commit_has_no_effect() -> None:
     fixture = BrokerFixture(EngineSettings(auto_create_queues=False))
     queue, deleted_queue = fixture.queue(), fixture.queue("gone")
     transactions = fixture.broker.transactions
@@ -154,7 +154,7 @@ def test_a_commit_that_fails_has_done_nothing() -> None:
     assert not transactions.open
 
 
-def test_a_prepared_transaction_may_only_be_ended() -> None:
+def test_prepared_transaction_may_only_be_ended() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     transactions = fixture.broker.transactions
@@ -167,7 +167,7 @@ def test_a_prepared_transaction_may_only_be_ended() -> None:
     assert b"xid" not in transactions.prepared
 
 
-def test_an_ended_transaction_raises() -> None:
+def test_ended_transaction_raises() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -194,7 +194,7 @@ def test_an_ended_transaction_raises() -> None:
     assert list(reader.unacked_by_body()) == ["a"]
 
 
-def test_a_prepared_transaction_is_committed_by_its_xid() -> None:
+def test_prepared_transaction_is_committed_by_its_xid() -> None:
     fixture = BrokerFixture()
     orders, answers = fixture.queue("orders"), fixture.queue("answers")
     reader = fixture.read(orders)
@@ -214,7 +214,7 @@ def test_a_prepared_transaction_is_committed_by_its_xid() -> None:
     assert fixture.journal.stats().live == 1
 
 
-def test_a_prepared_transaction_rolls_back_to_the_queue() -> None:
+def test_prepared_transaction_rolls_back_to_queue() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
@@ -231,7 +231,7 @@ def test_a_prepared_transaction_rolls_back_to_the_queue() -> None:
     assert fixture.journal.stats().live == 1
 
 
-def test_an_xid_is_prepared_once_and_may_be_used_again_afterwards() -> None:
+def test_xid_is_prepared_once_and_may_be_used_again_afterwards() -> None:
     fixture = BrokerFixture()
     transactions = fixture.broker.transactions
     first, second = transactions.begin(), transactions.begin()
@@ -246,7 +246,7 @@ def test_an_xid_is_prepared_once_and_may_be_used_again_afterwards() -> None:
 
 
 @pytest.mark.parametrize("two_phases", [False, True], ids=["one phase", "two phases"])
-def test_a_commit_is_one_journal_unit(two_phases: bool) -> None:
+def test_commit_is_one_journal_unit(two_phases: bool) -> None:
     journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)
     orders, other_queue = fixture.queue("orders"), fixture.queue("others")
@@ -286,7 +286,7 @@ def test_a_commit_is_one_journal_unit(two_phases: bool) -> None:
     assert bodies(full) == ["new"]
 
 
-def test_the_end_of_a_retained_message_is_in_the_unit_of_its_commit() -> None:
+def test_end_of_retained_message_is_in_unit_of_its_commit() -> None:
     journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)
     topic = fixture.topic(retain_without_subscriptions=True)
@@ -309,7 +309,7 @@ def test_the_end_of_a_retained_message_is_in_the_unit_of_its_commit() -> None:
     assert journal.stats().live == 1
 
 
-def test_a_transaction_without_anything_durable_leaves_no_record() -> None:
+def test_transaction_without_durable_messages_leaves_no_record() -> None:
     journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)
     queue = fixture.queue()
@@ -326,7 +326,7 @@ def test_a_transaction_without_anything_durable_leaves_no_record() -> None:
     assert bodies(queue) == ["a"]
 
 
-def test_a_redirected_send_becomes_one_dead_letter_and_not_before_the_commit() -> None:
+def test_redirected_send_becomes_one_dead_letter_and_not_before_commit() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
     fixture.send(queue, "a")
@@ -340,7 +340,7 @@ def test_a_redirected_send_becomes_one_dead_letter_and_not_before_the_commit() -
     assert [message.body for message in fixture.dead_letters()] == [b"b"]
 
 
-def test_a_withdrawn_acknowledgement_times_out_like_a_new_delivery() -> None:
+def test_withdrawn_acknowledgement_times_out_like_new_delivery() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000)
     reader = fixture.read(queue)
@@ -356,7 +356,7 @@ def test_a_withdrawn_acknowledgement_times_out_like_a_new_delivery() -> None:
     assert reader.got() == ["a"]
 
 
-def test_a_rollback_after_the_queue_was_removed_leaves_nothing() -> None:
+def test_rollback_after_queue_was_removed_leaves_nothing() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True, max_attempts=1)
     reader = fixture.read(queue)
@@ -372,7 +372,7 @@ def test_a_rollback_after_the_queue_was_removed_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("durability", Durability)
-def test_a_waiting_consumer_gets_the_sends_in_order(durability: Durability) -> None:
+def test_waiting_consumer_receives_sends_in_order(durability: Durability) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1)
@@ -387,7 +387,7 @@ def test_a_waiting_consumer_gets_the_sends_in_order(durability: Durability) -> N
         reader.acknowledge()
 
 
-def test_a_rollback_is_one_record_for_each_subscription() -> None:
+def test_rollback_is_one_record_for_each_subscription() -> None:
     journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)
     queues = [fixture.queue("first"), fixture.queue("second")]
@@ -407,7 +407,7 @@ def test_a_rollback_is_one_record_for_each_subscription() -> None:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_an_ended_transaction_releases_its_messages(committed: bool) -> None:
+def test_ended_transaction_releases_its_messages(committed: bool) -> None:
     """A reference to an ended transaction must not keep its messages in memory."""
     fixture = BrokerFixture()
     queue = fixture.queue()
@@ -425,7 +425,7 @@ def test_an_ended_transaction_releases_its_messages(committed: bool) -> None:
 
 @pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("committed", [False, True])
-def test_the_end_is_reported_once_and_after_it_happened(prepared: bool, committed: bool) -> None:
+def test_end_is_reported_once_and_after_it_happened(prepared: bool, committed: bool) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     transactions = fixture.broker.transactions
@@ -447,7 +447,7 @@ def test_the_end_is_reported_once_and_after_it_happened(prepared: bool, committe
     assert len(reports) == 1
 
 
-def test_a_transaction_has_its_start_time() -> None:
+def test_transaction_has_its_start_time() -> None:
     fixture = BrokerFixture()
     fixture.clock.advance(5)
     transaction = fixture.broker.transactions.begin()

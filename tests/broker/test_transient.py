@@ -53,7 +53,7 @@ class TransientFixture:
         ]
 
 
-def test_a_transient_message_and_its_end_are_recorded(tmp_path: Path) -> None:
+def test_transient_message_and_its_end_are_recorded(tmp_path: Path) -> None:
     fixture = TransientFixture(tmp_path)
     sequence = fixture.send(b"a")
     reader = Reader(fixture.broker)
@@ -71,7 +71,7 @@ def test_a_transient_message_and_its_end_are_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seal", [False, True], ids=["replayed", "snapshot"])
-def test_a_restart_drops_transient_messages_and_records_that(tmp_path: Path, seal: bool) -> None:
+def test_restart_drops_transient_messages_and_records_that(tmp_path: Path, seal: bool) -> None:
     fixture = TransientFixture(tmp_path)
     sequence = fixture.send(b"transient")
     fixture.send(b"lazy", Durability.LAZY)
@@ -91,7 +91,7 @@ def test_a_restart_drops_transient_messages_and_records_that(tmp_path: Path, sea
     assert TransientFixture(tmp_path, record_transient=False).waiting == 1
 
 
-def test_without_the_setting_nothing_is_recorded(tmp_path: Path) -> None:
+def test_without_setting_nothing_is_recorded(tmp_path: Path) -> None:
     fixture = TransientFixture(tmp_path, record_transient=False)
     assert fixture.about(fixture.send(b"a")) == []
     fixture.journal.close()
@@ -126,7 +126,7 @@ def test_transactions_record_transient_messages_too(tmp_path: Path) -> None:
     fixture.journal.close()
 
 
-def test_a_recorded_message_is_not_persistent_for_selectors(tmp_path: Path) -> None:
+def test_recorded_message_is_not_persistent_for_selectors(tmp_path: Path) -> None:
     fixture = TransientFixture(tmp_path)
     sequence = fixture.send(b"a")
     selector = fixture.broker.compile_selector("JMSDeliveryMode = 'NON_PERSISTENT'")

@@ -219,7 +219,7 @@ def test_late_reply_is_dropped(harness: Harness, requester: Requester) -> None:
     phpmq_client.send(TEMPORARY.name.encode(), b"late")
     for address in (TEMPORARY.name, "reply:queue:temporary_destination%3A//queue/1:c"):
         msglite_client.send_bytes(b"> 4 60 %b\r\nlate\r\n" % address.encode())
-    assert msglite_client.got() == b""
+    assert msglite_client.take_bytes() == b""
     for name in (TEMPORARY.name, str(TEMPORARY_TOPIC)):
         assert vibemq_client.error(vibemq.PUBLISH, name) == "QUEUE_NOT_FOUND"
     assert phpmq_client.transport.open
@@ -239,7 +239,7 @@ def test_late_reply_to_msglite_query_is_dropped(harness: Harness) -> None:
     (request,) = phpmq_client.frames()
     [name] = [d.name for d in harness.broker.destinations.values() if d.temporary]
     harness.run_event_loop(1000)
-    assert msglite_client.got() == b"*\r\n"
+    assert msglite_client.take_bytes() == b"*\r\n"
     phpmq_client.send(b"reply:" + request[3], b"late")
     phpmq_client.send(name.encode(), b"late")
     assert vibemq_client.error(vibemq.PUBLISH, name) == "QUEUE_NOT_FOUND"
@@ -289,7 +289,7 @@ def test_only_owner_consumes_temporary_queue(harness: Harness, requester: Reques
     # the response is that for a missing queue; the queue remains and receives the reply
     assert vibemq_client.request(vibemq.DELETE_QUEUE, reply.decode()).type == vibemq.DELETE_QUEUE
     vibemq_client.publish(reply.decode(), "reply")
-    assert b"\r\nreply\r\n" in msglite_client.got()
+    assert b"\r\nreply\r\n" in msglite_client.take_bytes()
 
 
 def test_messages_of_a_temporary_queue_are_not_acked_by_other_protocols(
