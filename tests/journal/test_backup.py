@@ -1,4 +1,4 @@
-"""Backups of a journal that is written meanwhile, and data directories restored from them."""
+"""Backups of a journal during writes, and data directories restored from them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.journal.support import TINY, crash, live_of, put, reopen, segments_of
 BACKUP = "backup"
 
 
-def opened(directory: Path) -> FileJournal:
+def open_journal(directory: Path) -> FileJournal:
     """Open a journal as a broker does, which removes segments."""
     journal = reopen(directory)
     journal.recovery.close()
@@ -52,7 +52,7 @@ def opened(directory: Path) -> FileJournal:
 
 @pytest.fixture
 def journal(tmp_path: Path) -> FileJournal:
-    return opened(tmp_path / "journal")
+    return open_journal(tmp_path / "journal")
 
 
 def back_up(tmp_path: Path, name: str = BACKUP, **options: object) -> Path:
@@ -60,7 +60,7 @@ def back_up(tmp_path: Path, name: str = BACKUP, **options: object) -> Path:
     return tmp_path / name
 
 
-def restored(backup: Path, *, keep_broker_id: bool = False) -> dict[int, bytes]:
+def restore_and_read(backup: Path, *, keep_broker_id: bool = False) -> dict[int, bytes]:
     """Restore the backup, check the journal and return its live messages."""
     verdict = verify(backup)
     assert not verdict.problems
@@ -85,9 +85,9 @@ def fill(journal: FileJournal, count: int = 30) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_backup_holds_the_durable_records_of_its_moment(tmp_path: Path, seed: int) -> None:
+def test_backup_contains_records_durable_at_its_time(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    journal = opened(tmp_path / "journal")
+    journal = open_journal(tmp_path / "journal")
     live: dict[int, bytes] = {}
     expected: list[tuple[Path, dict[int, bytes]]] = []
     previous = None
@@ -120,19 +120,19 @@ def test_a_backup_holds_the_durable_records_of_its_moment(tmp_path: Path, seed: 
     journal.close()
     assert expected
     for backup, before in expected:
-        assert restored(backup, keep_broker_id=chance.random() < 0.5) == before
+        assert restore_and_read(backup, keep_broker_id=chance.random() < 0.5) == before
 
 
-def test_a_backup_beside_a_journal_that_is_written_and_emptied(tmp_path: Path) -> None:
-    """Without the slot, segments that are no longer needed would be removed during the copy."""
-    journal = opened(tmp_path / "journal")
+def test_backup_during_writes_and_removals_is_complete(tmp_path: Path) -> None:
+    """Without the slot, segments that are no longer live would be removed during the copy."""
+    journal = open_journal(tmp_path / "journal")
     first = fill(journal, 40)
     before = set(segments_of(tmp_path / "journal"))
-    writing, go_on = threading.Event(), threading.Event()
+    writing, running = threading.Event(), threading.Event()
 
     def on_progress(progress: CopyProgress) -> None:
         writing.set()
-        go_on.wait(60)
+        running.wait(60)
 
     failures: list[BaseException] = []
 
@@ -150,18 +150,18 @@ def test_a_backup_beside_a_journal_that_is_written_and_emptied(tmp_path: Path) -
     journal.sync()
     fill(journal, 60)  # snapshots are taken meanwhile, and empty segments are removed
     assert before <= set(segments_of(tmp_path / "journal"))
-    go_on.set()
+    running.set()
     thread.join()
     assert not failures
     fill(journal, 20)
     assert not before <= set(segments_of(tmp_path / "journal"))
     journal.close()
-    assert list(restored(tmp_path / BACKUP)) == first
+    assert list(restore_and_read(tmp_path / BACKUP)) == first
 
 
-def test_a_stopped_journal_is_backed_up_to_its_last_whole_unit(tmp_path: Path) -> None:
+def test_stopped_journal_is_backed_up_to_its_last_whole_unit(tmp_path: Path) -> None:
     """`durable`, which is never synced, may be behind after a loss of power."""
-    journal = opened(tmp_path / "journal")
+    journal = open_journal(tmp_path / "journal")
     numbers = fill(journal, 5)
     durable_content = (tmp_path / "journal" / DURABLE_NAME).read_bytes()
     numbers += fill(journal, 5)
@@ -173,49 +173,49 @@ def test_a_stopped_journal_is_backed_up_to_its_last_whole_unit(tmp_path: Path) -
     backup = back_up(tmp_path)
     assert end is not None
     assert read_manifest(backup).last_sequence == end.sequence
-    assert list(restored(backup)) == numbers
+    assert list(restore_and_read(backup)) == numbers
 
 
-def test_written_and_unsynced_groups_are_left_out(tmp_path: Path, journal: FileJournal) -> None:
+def test_backup_omits_unsynced_groups(tmp_path: Path, journal: FileJournal) -> None:
     numbers = fill(journal, 3)
     put(journal, b"a crash of the machine could take it back")
     journal.commit(sync=False)
     while journal.written < journal.durable + 1:
         journal._writer.wait()
     backup = back_up(tmp_path)
-    assert list(restored(backup)) == numbers
+    assert list(restore_and_read(backup)) == numbers
     journal.close()
 
 
-def test_the_snapshot_is_not_younger_than_the_end(
+def test_snapshot_of_backup_is_not_newer_than_its_end(
     tmp_path: Path, journal: FileJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker may write and remove segments between two reads of the backup."""
     numbers = fill(journal)
     find_end = backup_module._wait_for_end
 
-    def then_go_on(directory: Path, position: int) -> DurableEnd:
+    def find_end_and_continue(directory: Path, position: int) -> DurableEnd:
         end = find_end(directory, position)
         take(journal, *numbers)
         fill(journal, 20)
         return end
 
-    monkeypatch.setattr(backup_module, "_wait_for_end", then_go_on)
+    monkeypatch.setattr(backup_module, "_wait_for_end", find_end_and_continue)
     backup = back_up(tmp_path)
     journal.close()
-    assert list(restored(backup)) == numbers
+    assert list(restore_and_read(backup)) == numbers
 
 
-def test_an_end_without_a_whole_unit_is_left_out(tmp_path: Path, journal: FileJournal) -> None:
+def test_backup_omits_incomplete_unit(tmp_path: Path, journal: FileJournal) -> None:
     numbers = fill(journal, 3)
     following = journal.segments[-1].first + 100
     crash(journal)
     (tmp_path / "journal" / f"{following:020d}.segment").write_bytes(b"SLUICEMQ")
     backup = back_up(tmp_path)
-    assert list(restored(backup)) == numbers
+    assert list(restore_and_read(backup)) == numbers
 
 
-def test_damage_of_the_source_is_not_copied(tmp_path: Path, journal: FileJournal) -> None:
+def test_damage_of_source_is_not_copied(tmp_path: Path, journal: FileJournal) -> None:
     fill(journal)
     damaged = segments_of(tmp_path / "journal")[1]
     data = bytearray(damaged.read_bytes())
@@ -228,7 +228,7 @@ def test_damage_of_the_source_is_not_copied(tmp_path: Path, journal: FileJournal
     journal.close()
 
 
-def test_a_missing_segment_is_noticed(tmp_path: Path, journal: FileJournal) -> None:
+def test_backup_detects_missing_segment(tmp_path: Path, journal: FileJournal) -> None:
     fill(journal)
     segments_of(tmp_path / "journal")[1].unlink()
     with pytest.raises(JournalDamaged, match="missing"):
@@ -236,7 +236,7 @@ def test_a_missing_segment_is_noticed(tmp_path: Path, journal: FileJournal) -> N
     crash(journal)
 
 
-def test_an_incremental_backup_shares_segments_and_is_whole(
+def test_incremental_backup_shares_segments_and_is_complete(
     tmp_path: Path, journal: FileJournal
 ) -> None:
     numbers = fill(journal)
@@ -255,10 +255,10 @@ def test_an_incremental_backup_shares_segments_and_is_whole(
     for path in sorted(first.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     first.rmdir()
-    assert list(restored(second)) == numbers
+    assert list(restore_and_read(second)) == numbers
 
 
-def test_files_that_differ_from_the_earlier_backup_are_copied(
+def test_files_that_differ_from_earlier_backup_are_copied(
     tmp_path: Path, journal: FileJournal
 ) -> None:
     numbers = fill(journal)
@@ -269,13 +269,11 @@ def test_files_that_differ_from_the_earlier_backup_are_copied(
     segment.write_bytes(data)
     second = back_up(tmp_path, "2", previous=first)
     journal.close()
-    assert list(restored(second)) == numbers
+    assert list(restore_and_read(second)) == numbers
 
 
-def test_an_earlier_backup_of_another_journal_is_refused(
-    tmp_path: Path, journal: FileJournal
-) -> None:
-    other_journal = opened(tmp_path / "other" / "journal")
+def test_earlier_backup_of_another_journal_is_refused(tmp_path: Path, journal: FileJournal) -> None:
+    other_journal = open_journal(tmp_path / "other" / "journal")
     backup = back_up(tmp_path / "other")
     with pytest.raises(JournalError, match="of another journal"):
         back_up(tmp_path, previous=backup)
@@ -284,7 +282,7 @@ def test_an_earlier_backup_of_another_journal_is_refused(
     journal.close()
 
 
-def test_linked_segments_stay_when_the_journal_removes_them(
+def test_linked_segments_stay_when_journal_removes_them(
     tmp_path: Path, journal: FileJournal
 ) -> None:
     numbers = fill(journal)
@@ -295,10 +293,10 @@ def test_linked_segments_stay_when_the_journal_removes_them(
     journal.sync()
     journal.compact()
     journal.close()
-    assert list(restored(backup)) == numbers
+    assert list(restore_and_read(backup)) == numbers
 
 
-def test_the_slot_is_dropped_whatever_happens(tmp_path: Path, journal: FileJournal) -> None:
+def test_slot_is_dropped_after_success_and_failure(tmp_path: Path, journal: FileJournal) -> None:
     fill(journal)
     back_up(tmp_path)
     with pytest.raises(BackupCancelled):
@@ -309,10 +307,10 @@ def test_the_slot_is_dropped_whatever_happens(tmp_path: Path, journal: FileJourn
     journal.close()
 
 
-def test_segments_whose_removal_was_due_before_the_backup_may_vanish(
+def test_segments_whose_removal_was_due_before_backup_may_vanish(
     tmp_path: Path, journal: FileJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The background thread may have other work first."""
+    """The background thread may remove the segments later than planned."""
     journal.slots.create("reader", limit_bytes=10**9)
     take(journal, *fill(journal))
     numbers = fill(journal, 3)
@@ -335,10 +333,10 @@ def test_segments_whose_removal_was_due_before_the_backup_may_vanish(
     backup = back_up(tmp_path)
     assert len(segments_of(backup / "journal")) < count
     journal.close()
-    assert list(restored(backup)) == numbers
+    assert list(restore_and_read(backup)) == numbers
 
 
-def test_a_segment_that_the_backup_needs_must_not_vanish(
+def test_vanished_segment_that_is_needed_fails_backup(
     tmp_path: Path, journal: FileJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(journal)
@@ -355,7 +353,7 @@ def test_a_segment_that_the_backup_needs_must_not_vanish(
     journal.close()
 
 
-def test_a_dropped_slot_ends_the_backup(tmp_path: Path, journal: FileJournal) -> None:
+def test_dropped_slot_ends_backup(tmp_path: Path, journal: FileJournal) -> None:
     fill(journal)
     slots = Slots(tmp_path / "journal")
 
@@ -369,13 +367,13 @@ def test_a_dropped_slot_ends_the_backup(tmp_path: Path, journal: FileJournal) ->
     journal.close()
 
 
-def test_the_slot_of_a_killed_backup_ends_with_its_lease(
+def test_slot_of_killed_backup_ends_with_its_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moment = [1_000_000]
     for module in ("slots", "compaction", "backup"):
         monkeypatch.setattr(f"sluicemq.journal.{module}.now_ms", lambda: moment[0])
-    journal = opened(tmp_path / "journal")
+    journal = open_journal(tmp_path / "journal")
     slots = Slots(tmp_path / "journal")
     name = f"{SLOT_PREFIX}killed"
     slots.create(name, 0, NO_LIMIT, LEASE_MS)
@@ -401,7 +399,7 @@ def test_the_slot_of_a_killed_backup_ends_with_its_lease(
     assert not slots.list()
 
 
-def test_nothing_is_backed_up_where_there_is_no_journal(tmp_path: Path) -> None:
+def test_backup_of_directory_without_journal_is_refused(tmp_path: Path) -> None:
     (tmp_path / "journal").mkdir()
     with pytest.raises(JournalError, match="there is no journal"):
         back_up(tmp_path)
@@ -447,7 +445,7 @@ def test_every_file_is_compared(backup: Path) -> None:
     assert any("not part of" in problem for problem in verify(backup).problems)
 
 
-def test_records_are_verified_too(backup: Path) -> None:
+def test_verification_covers_records(backup: Path) -> None:
     """The checksums are right, but the backed-up files are not a journal."""
     manifest = read_manifest(backup)
     missing = next(file for file in manifest.files if file.sealed)
@@ -459,10 +457,10 @@ def test_records_are_verified_too(backup: Path) -> None:
     assert verify(backup).problems
 
 
-def test_a_directory_without_read_permission_is_not_listed(
+def test_directory_without_read_permission_is_not_listed(
     tmp_path: Path, backup: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As lost+found, if the directory of the backups is the root of a file system."""
+    """For example lost+found, if the backup directory is the root of a file system."""
     (tmp_path / "lost+found").mkdir()
 
     def read(path: Path) -> Manifest:
@@ -481,7 +479,7 @@ def test_the_list_contains_directories_whose_names_are_not_utf_8(tmp_path: Path)
 
 
 @pytest.mark.parametrize("path", ["../elsewhere", "/etc/passwd", "journal/../../elsewhere", ""])
-def test_a_manifest_cannot_name_files_elsewhere(backup: Path, path: str) -> None:
+def test_manifest_cannot_name_files_elsewhere(backup: Path, path: str) -> None:
     manifest = read_manifest(backup)
     changed_files = [msgspec.structs.replace(manifest.files[0], path=path)]
     data = msgspec.json.encode(msgspec.structs.replace(manifest, files=changed_files))
@@ -490,7 +488,7 @@ def test_a_manifest_cannot_name_files_elsewhere(backup: Path, path: str) -> None
         read_manifest(backup)
 
 
-def test_a_manifest_that_is_damaged_or_from_the_future(backup: Path) -> None:
+def test_damaged_or_newer_manifest_is_refused(backup: Path) -> None:
     path = backup / MANIFEST_NAME
     data = path.read_bytes()
     path.write_bytes(data.replace(b'"version": 1', b'"version": 2'))
@@ -504,7 +502,7 @@ def test_a_manifest_that_is_damaged_or_from_the_future(backup: Path) -> None:
 # --- restoring -----------------------------------------------------------------------------------
 
 
-def test_restoring_into_a_directory_that_is_not_empty(tmp_path: Path, backup: Path) -> None:
+def test_restore_into_directory_that_is_not_empty_is_refused(tmp_path: Path, backup: Path) -> None:
     target = tmp_path / "target"
     target.mkdir()
     (target / "lost+found").mkdir()
@@ -517,7 +515,7 @@ def test_restoring_into_a_directory_that_is_not_empty(tmp_path: Path, backup: Pa
         restore(backup, target)
 
 
-def test_an_interrupted_restore_leaves_no_journal_and_can_be_repeated(
+def test_interrupted_restore_leaves_no_journal_and_can_be_repeated(
     tmp_path: Path, backup: Path
 ) -> None:
     target = tmp_path / "target"
@@ -536,7 +534,7 @@ def test_an_interrupted_restore_leaves_no_journal_and_can_be_repeated(
     assert not check(target / "journal").problems
 
 
-def test_a_restore_interrupted_among_the_other_files_can_be_repeated(
+def test_restore_interrupted_among_other_files_can_be_repeated(
     tmp_path: Path, journal: FileJournal
 ) -> None:
     backup = back_up(tmp_path, extras={"users.json": b"{}", "configuration.toml": b"x"})
@@ -551,7 +549,7 @@ def test_a_restore_interrupted_among_the_other_files_can_be_repeated(
         restore(backup, tmp_path / "target")
 
 
-def test_a_damaged_backup_is_not_restored(tmp_path: Path, backup: Path) -> None:
+def test_damaged_backup_is_not_restored(tmp_path: Path, backup: Path) -> None:
     segment = next(backup.glob("journal/*.segment"))
     data = bytearray(segment.read_bytes())
     data[300] ^= 1
@@ -561,7 +559,7 @@ def test_a_damaged_backup_is_not_restored(tmp_path: Path, backup: Path) -> None:
     assert not (tmp_path / "target" / "journal").exists()
 
 
-def test_sequences_are_not_reused_and_the_identity_is_new(tmp_path: Path, backup: Path) -> None:
+def test_sequences_are_not_reused_and_identity_is_new(tmp_path: Path, backup: Path) -> None:
     old_identity = bytes.fromhex(read_manifest(backup).identity)[:8]
     for name, keep in (("same", True), ("new", False)):
         result = restore(backup, tmp_path / name, keep_broker_id=keep)
@@ -572,9 +570,7 @@ def test_sequences_are_not_reused_and_the_identity_is_new(tmp_path: Path, backup
         journal.close()
 
 
-def test_files_that_name_the_journal_name_the_restored_one(
-    tmp_path: Path, journal: FileJournal
-) -> None:
+def test_files_that_name_journal_name_restored_one(tmp_path: Path, journal: FileJournal) -> None:
     """Messages that `sluicemq migrate` has transferred are not transferred again."""
     old_identity = journal.identity.hex()
     backup = back_up(tmp_path, extras={"log": b'{"journal": "%s"}' % old_identity.encode()})
@@ -585,9 +581,9 @@ def test_files_that_name_the_journal_name_the_restored_one(
     assert result.identity[:16] != old_identity
 
 
-def test_a_body_that_looks_like_the_end_of_a_segment(tmp_path: Path) -> None:
+def test_restores_body_that_looks_like_end_of_segment(tmp_path: Path) -> None:
     """An unsealed segment has no checksum that could be adapted."""
-    journal = opened(tmp_path / "journal")
+    journal = open_journal(tmp_path / "journal")
     body = bytes(8) + encode_trailer(64, 1, 12345)
     assert len(body) % 8 == 0
     assert len(body) > TRAILER_BYTES
@@ -595,13 +591,13 @@ def test_a_body_that_looks_like_the_end_of_a_segment(tmp_path: Path) -> None:
     journal.sync()
     backup = back_up(tmp_path)
     crash(journal)
-    assert restored(backup) == {number: body}
+    assert restore_and_read(backup) == {number: body}
 
 
-def test_a_restored_journal_is_backed_up_and_restored(tmp_path: Path, backup: Path) -> None:
+def test_restored_journal_can_be_backed_up_and_restored(tmp_path: Path, backup: Path) -> None:
     target = tmp_path / "a" / "b"
     restore(backup, target)
     second_backup = tmp_path / "again"
     create(target / "journal", second_backup)
-    assert len(restored(second_backup)) == 30
+    assert len(restore_and_read(second_backup)) == 30
     assert TINY.segment_bytes < verify(second_backup).bytes

@@ -18,7 +18,7 @@ from tests.support.journal import read_from
 
 
 class FailingDisk:
-    """Stands in for `os` in the writer; the named call fails from the given one on."""
+    """Replacement of `os` in the writer whose named call fails after a number of calls."""
 
     def __init__(self, call: str, after: int, short: int = 0, error: int = errno.EIO) -> None:
         self._error = error
@@ -47,7 +47,7 @@ class FailingDisk:
 
 @pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
 @pytest.mark.parametrize("short", [0, 20])
-def test_a_failed_write_is_final(
+def test_failed_write_ends_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, short: int
 ) -> None:
     failures: list[JournalError] = []
@@ -84,7 +84,7 @@ def test_a_failed_write_is_final(
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename", "ftruncate", "open"])
-def test_a_failure_while_sealing_is_final_and_loses_nothing(
+def test_failure_while_sealing_ends_journal_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     failures: list[JournalError] = []
@@ -103,9 +103,7 @@ def test_a_failure_while_sealing_is_final_and_loses_nothing(
     journal.close()
 
 
-def test_a_disk_full_at_the_start_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_at_start_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reopen(tmp_path).close()
     replace_os(monkeypatch, FailingDisk("pwrite", 1, error=errno.ENOSPC))
     with pytest.raises(JournalError, match=re.escape(str(tmp_path)) + ".*No space left"):
@@ -133,7 +131,7 @@ def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     journal.close()
 
 
-def test_records_appended_during_a_write_go_into_the_next_group(
+def test_records_appended_during_write_go_into_next_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = reopen(tmp_path)
@@ -172,7 +170,7 @@ def test_records_appended_during_a_write_go_into_the_next_group(
     journal.close()
 
 
-def test_completions_are_announced_from_the_writers_thread(tmp_path: Path) -> None:
+def test_completions_are_notified_from_writer_thread(tmp_path: Path) -> None:
     calls: list[Callable[[], None]] = []
     threads: set[int] = set()
     semaphore = threading.Semaphore(0)
@@ -196,7 +194,7 @@ def test_completions_are_announced_from_the_writers_thread(tmp_path: Path) -> No
     journal.close()
 
 
-def test_a_loop_that_is_closed_does_not_matter(tmp_path: Path) -> None:
+def test_closed_event_loop_is_ignored(tmp_path: Path) -> None:
     def notify(call: Callable[[], None]) -> None:
         raise RuntimeError("Event loop is closed")
 

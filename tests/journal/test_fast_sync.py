@@ -1,4 +1,4 @@
-"""Small groups on a disk that usually syncs fast are written without a change of threads."""
+"""Small groups on a disk with fast syncs are written on the calling thread."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sluicemq.journal.space import ignore
 from sluicemq.model.errors import JournalError, JournalFailed
 from tests.journal.support import TINY, live_of, put, reopen, replace_os, take
 
-USUAL = 40
+MEASURED_SYNCS = 40
 """Groups after which the journal knows the disk."""
 
 
-class Disk:
-    """Stands in for `os` in the writer, with the time that an fdatasync takes, or its error."""
+class FakeDisk:
+    """Replacement of `os` in the writer with a set duration, or an error, of fdatasync."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seconds = 0.0
@@ -46,7 +46,7 @@ class Disk:
         self.refused += 1
         raise OSError(errno.EOPNOTSUPP, "not supported")
 
-    def inline(self, journal: FileJournal, records: int = 1) -> bool:
+    def writes_inline(self, journal: FileJournal, records: int = 1) -> bool:
         """Return whether the next group is written on this thread."""
         for _ in range(records):
             put(journal)
@@ -55,48 +55,50 @@ class Disk:
         return self.threads[-1] == threading.get_ident()
 
 
-def known(
+def open_measured(
     tmp_path: Path,
-    disk: Disk,
+    disk: FakeDisk,
     options: JournalOptions | None = None,
     on_failure: Callable[[JournalError], None] = ignore,
 ) -> FileJournal:
     """Return a journal that has measured the disk."""
     journal = FileJournal.open(tmp_path, options, on_failure=on_failure)
-    assert not disk.inline(journal)  # nothing is known yet
-    for _ in range(USUAL):
-        disk.inline(journal)
+    assert not disk.writes_inline(journal)  # nothing is known yet
+    for _ in range(MEASURED_SYNCS):
+        disk.writes_inline(journal)
     return journal
 
 
-def test_only_small_groups_on_a_swift_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = Disk(monkeypatch)
-    journal = known(tmp_path, disk)
-    assert disk.inline(journal)
-    assert disk.inline(journal, SMALL_GROUP)
-    assert not disk.inline(journal, SMALL_GROUP + 1)
+def test_only_small_groups_on_fast_disk_are_written_inline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FakeDisk(monkeypatch)
+    journal = open_measured(tmp_path, disk)
+    assert disk.writes_inline(journal)
+    assert disk.writes_inline(journal, SMALL_GROUP)
+    assert not disk.writes_inline(journal, SMALL_GROUP + 1)
     disk.seconds = 10.0
-    assert disk.inline(journal)
+    assert disk.writes_inline(journal)
     disk.seconds = 0.0
-    assert disk.inline(journal)  # one that takes long is an exception
+    assert disk.writes_inline(journal)  # one that takes long is an exception
     disk.seconds = 10.0
-    for _ in range(USUAL):
-        disk.inline(journal)
-    assert not disk.inline(journal)
+    for _ in range(MEASURED_SYNCS):
+        disk.writes_inline(journal)
+    assert not disk.writes_inline(journal)
     disk.seconds = FAST_SYNC * 2
-    for _ in range(2 * USUAL):
-        assert not disk.inline(journal)
+    for _ in range(2 * MEASURED_SYNCS):
+        assert not disk.writes_inline(journal)
     disk.seconds = 0.0
-    for _ in range(2 * USUAL):
-        disk.inline(journal)
-    assert disk.inline(journal)
+    for _ in range(2 * MEASURED_SYNCS):
+        disk.writes_inline(journal)
+    assert disk.writes_inline(journal)
     journal.close()
 
 
-def test_durable_records_are_reported_within_the_commit(
+def test_durable_records_are_reported_within_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal = known(tmp_path, Disk(monkeypatch))
+    journal = open_measured(tmp_path, FakeDisk(monkeypatch))
     reports: list[int] = []
     journal.observe(on_durable=reports.append)
     sequence = put(journal)
@@ -106,11 +108,11 @@ def test_durable_records_are_reported_within_the_commit(
     journal.close()
 
 
-def test_records_appended_when_a_full_segment_is_durable(
+def test_records_appended_when_full_segment_is_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker may drop a message when a new one becomes visible."""
-    journal = known(tmp_path, Disk(monkeypatch), TINY)
+    journal = open_measured(tmp_path, FakeDisk(monkeypatch), TINY)
     ready: list[int] = []
 
     def end(durable: int) -> None:
@@ -118,7 +120,7 @@ def test_records_appended_when_a_full_segment_is_durable(
             take(journal, ready.pop())
 
     journal.observe(on_durable=end)
-    for _ in range(USUAL):
+    for _ in range(MEASURED_SYNCS):
         ready.append(put(journal))
         journal.commit()
         journal.sync()
@@ -128,12 +130,12 @@ def test_records_appended_when_a_full_segment_is_durable(
     reopen(tmp_path).close()
 
 
-def test_a_failure_of_an_inline_write_is_final(
+def test_failure_of_inline_write_ends_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = Disk(monkeypatch)
+    disk = FakeDisk(monkeypatch)
     failures: list[JournalError] = []
-    journal = known(tmp_path, disk, on_failure=failures.append)
+    journal = open_measured(tmp_path, disk, on_failure=failures.append)
     kept_sequences = set(live_of(journal)) | {put(journal, b"kept")}
     journal.commit()
     assert journal.durable == max(kept_sequences)
@@ -156,10 +158,10 @@ def test_a_failure_of_an_inline_write_is_final(
     journal.close()
 
 
-def test_a_file_system_that_reserves_nothing(
+def test_works_on_file_system_without_preallocation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = Disk(monkeypatch)
-    journal = known(tmp_path, disk)
+    disk = FakeDisk(monkeypatch)
+    journal = open_measured(tmp_path, disk)
     assert disk.refused == 1  # and not requested again for this segment
     journal.close()

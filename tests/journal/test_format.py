@@ -45,7 +45,7 @@ properties = st.dictionaries(
 )
 
 
-def test_the_bytes_of_one_message_record() -> None:
+def test_bytes_of_message_record() -> None:
     parts = encode_record(
         RecordType.MESSAGE,
         0x0102030405060708,
@@ -160,7 +160,7 @@ def test_messages_come_back_with_every_field(
     assert (decoded.properties or None) == (message.properties or None)
 
 
-def test_a_plain_message_has_no_meta() -> None:
+def test_message_without_metadata_has_empty_meta_field() -> None:
     assert encode_meta(Message(ORDERS, b"x")) == b""
 
 
@@ -175,7 +175,7 @@ def test_meta_data_that_is_none_is_damage(meta: bytes) -> None:
 
 
 @pytest.mark.parametrize("reply_to", [{"no": "array"}, [9, "of no kind"], [], 7])
-def test_a_reply_address_without_meaning_is_damage(reply_to: object) -> None:
+def test_invalid_reply_address_is_damage(reply_to: object) -> None:
     meta = msgspec.msgpack.encode(["", "", reply_to, "", None, b"", [], 0])
     with pytest.raises(JournalDamaged, match="meta data"):
         decode_message(Record(1, 1, 0, 0, 0, 1, 1, 4, 0, 3, 2, 1, meta, b""), ORDERS)
@@ -184,7 +184,7 @@ def test_a_reply_address_without_meaning_is_damage(reply_to: object) -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("kind", 99), ("origin", 99), ("durability", 9), ("priority", 10)]
 )
-def test_a_header_without_meaning_is_damage(field: str, value: int) -> None:
+def test_invalid_header_is_damage(field: str, value: int) -> None:
     record = Record(1, 1, 0, 0, 0, 1, 1, 4, 0, 3, 2, 1, b"", b"")
     with pytest.raises(JournalDamaged, match="header"):
         decode_message(record._replace(**{field: value}), ORDERS)
@@ -212,13 +212,13 @@ def test_destination_names_may_be_any_bytes(kind: Kind, name: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\x00x", b"\x09x"])
-def test_a_destination_of_no_kind_is_damage(body: bytes) -> None:
+def test_invalid_destination_kind_is_damage(body: bytes) -> None:
     with pytest.raises(JournalDamaged):
         decode_address(body)
 
 
-def test_the_bytes_of_deliveries_and_gauges() -> None:
-    """Readers of other processes map them as they are."""
+def test_bytes_of_delivery_and_depth_records() -> None:
+    """Readers in other processes map these bytes directly."""
     single = encode_completed(7, [0x0102030405060708])
     assert single.hex() == "07000000" + "01000000" + "0807060504030201"
     zeros = 14 * "0"
@@ -243,12 +243,12 @@ def test_redeliveries_come_back_as_they_were(
 
 
 @pytest.mark.parametrize("body", [b"", b"1234567", encode_redelivered(1, [2], [3]) + b"\0"])
-def test_redeliveries_of_another_length_than_announced_are_damage(body: bytes) -> None:
+def test_redeliveries_of_inconsistent_length_are_damage(body: bytes) -> None:
     with pytest.raises(JournalDamaged, match="announces"):
         decode_deliveries(body)
 
 
-def test_a_gauge_of_another_length_is_damage() -> None:
+def test_depth_record_of_another_length_is_damage() -> None:
     assert decode_depth(DEPTH.pack(1, 2, 3, 0)) == (1, 2, 3)
     with pytest.raises(JournalDamaged, match="not 24"):
         decode_depth(DEPTH.pack(1, 2, 3, 0)[:-1])

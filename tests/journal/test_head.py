@@ -24,11 +24,13 @@ def send(journal: Journal, body: bytes, **fields: Any) -> int:
 
 
 @pytest.fixture(params=["open", "sealed", "moved"])
-def sent(
+def journal_and_numbers(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[tuple[FileJournal, dict[str, int]]]:
-    """A short and a long message, and one with much to say before its body, in an open segment, a
-    sealed one, or moved forward from one."""
+    """A short and a long message, and one with large metadata.
+
+    They are in an open segment, in a sealed one, or moved forward from a sealed one.
+    """
     journal = reopen(tmp_path, JournalOptions())
     journal.recovery.close()
     journal.set_snapshot_source(lambda: b"state")
@@ -51,8 +53,8 @@ def sent(
     journal.close()
 
 
-def test_a_head_omits_only_a_long_body(sent: tuple[FileJournal, dict[str, int]]) -> None:
-    journal, numbers = sent
+def test_head_omits_only_long_body(journal_and_numbers: tuple[FileJournal, dict[str, int]]) -> None:
+    journal, numbers = journal_and_numbers
     for name, body in (("short", b"short"), ("long", b""), ("wordy", b"")):
         head, message = journal.fetch_head(numbers[name]), journal.fetch(numbers[name])
         assert head.body == body
@@ -68,18 +70,20 @@ def test_unwritten_messages_have_their_body(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_the_memory_journal_omits_nothing() -> None:
+def test_memory_journal_omits_nothing() -> None:
     journal = MemoryJournal()
     assert journal.fetch_head(send(journal, LONG)).body == LONG
 
 
-def test_removed_messages_are_not_found(sent: tuple[FileJournal, dict[str, int]]) -> None:
-    journal, _ = sent
+def test_removed_messages_are_not_found(
+    journal_and_numbers: tuple[FileJournal, dict[str, int]],
+) -> None:
+    journal, _ = journal_and_numbers
     with pytest.raises(RecordNotFound):
         journal.fetch_head(10**6)
 
 
-def test_a_damaged_head_is_reported_and_the_body_is_not_checked(tmp_path: Path) -> None:
+def test_damaged_head_is_reported_and_body_is_not_checked(tmp_path: Path) -> None:
     journal = reopen(tmp_path, JournalOptions())
     first, second = put(journal, LONG), put(journal, LONG)
     journal.sync()

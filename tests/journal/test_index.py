@@ -1,4 +1,4 @@
-"""A sealed segment read the way its documentation says, without the package's own reader."""
+"""Sealed segments, read as documented and without the reader of the package."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYOUT = [
 
 
 def read_columns(data: bytes) -> tuple[dict[str, object], dict[str, array[int]]]:
-    """A foreign reader: summary and columns of a sealed segment, one call per column."""
+    """Read summary and columns of a sealed segment without code of the package."""
     magic, index, records, crc, _ = struct.unpack("<8sQQII", data[-32:])
     assert magic == b"SLUICEND"
     assert zlib.crc32(data[:-32]) == crc
@@ -45,7 +45,7 @@ def read_columns(data: bytes) -> tuple[dict[str, object], dict[str, array[int]]]
     return summary, columns
 
 
-def test_the_columns_match_the_records(tmp_path: Path) -> None:
+def test_columns_match_records(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     first = put(journal, b"one")
     number = journal.destination_number(ORDERS)
@@ -78,7 +78,7 @@ def test_the_columns_match_the_records(tmp_path: Path) -> None:
         assert (size, sequence) == (columns["size"][row], columns["sequence"][row])
 
 
-def test_a_later_segment_names_a_forgotten_destination(tmp_path: Path) -> None:
+def test_later_segment_contains_name_of_removed_destination(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     first = put(journal)
     number = journal.destination_number(ORDERS)
@@ -127,13 +127,13 @@ def test_a_payload_that_is_no_index_is_damage(payload: bytes) -> None:
         b"[" * 100_000,
     ],
 )
-def test_a_summary_without_meaning_is_damage(summary: bytes) -> None:
+def test_invalid_summary_is_damage(summary: bytes) -> None:
     payload = len(summary).to_bytes(4, "little") + summary
     with pytest.raises(JournalDamaged, match="summary"):
         SegmentIndex(memoryview(payload.ljust(len(payload) + 7 & -8, b"\0")))
 
 
-def test_a_sealed_segment_is_recognised_and_others_are_not(tmp_path: Path) -> None:
+def test_only_sealed_segments_are_recognised(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     put(journal)
     journal.seal()

@@ -1,4 +1,4 @@
-"""Check and dump, with and without a concurrent writer."""
+"""`journal check` and `journal dump`, with and without a concurrent writer."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def journal(tmp_path: Path) -> FileJournal:
 
 
 def fill(journal: FileJournal) -> tuple[int, int]:
-    """Two sealed segments, the first without anything live, and one that grows.
+    """Write two sealed segments, the first without live records, and an open one.
 
-    Returns an ended message and a live one.
+    Return the sequence numbers of an ended message and of a live one.
     """
     ended_sequence = put(journal, b"ended")
     journal.seal()
@@ -41,7 +41,7 @@ def fill(journal: FileJournal) -> tuple[int, int]:
     return ended_sequence, live
 
 
-def test_a_sound_journal_beside_its_writer(journal: FileJournal, tmp_path: Path) -> None:
+def test_check_of_valid_journal_during_writes(journal: FileJournal, tmp_path: Path) -> None:
     fill(journal)
     put(journal, b"not handed over")
     report = check(tmp_path)
@@ -52,7 +52,7 @@ def test_a_sound_journal_beside_its_writer(journal: FileJournal, tmp_path: Path)
     journal.close()
 
 
-def test_every_kind_of_damage_is_listed_with_its_place(
+def test_check_lists_every_kind_of_damage_with_its_position(
     journal: FileJournal, tmp_path: Path
 ) -> None:
     fill(journal)
@@ -74,7 +74,7 @@ def test_every_kind_of_damage_is_listed_with_its_place(
     assert check(tmp_path).problems == []
 
 
-def test_missing_files_are_listed(journal: FileJournal, tmp_path: Path) -> None:
+def test_check_lists_missing_files(journal: FileJournal, tmp_path: Path) -> None:
     fill(journal)
     crash(journal)
     segments_of(tmp_path)[0].unlink()
@@ -85,14 +85,14 @@ def test_missing_files_are_listed(journal: FileJournal, tmp_path: Path) -> None:
     assert "identity" in str(check(tmp_path).problems)
 
 
-def test_a_directory_without_a_journal_is_an_error(tmp_path: Path) -> None:
+def test_directory_without_journal_is_error(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="no journal"):
         check(tmp_path)
     with pytest.raises(JournalError, match="not a directory"):
         check(tmp_path / "nowhere")
 
 
-def test_a_file_that_ends_too_early(journal: FileJournal, tmp_path: Path) -> None:
+def test_check_reports_truncated_file(journal: FileJournal, tmp_path: Path) -> None:
     put(journal)
     journal.sync()
     crash(journal)
@@ -134,7 +134,7 @@ def test_dump_stops_at_damage(journal: FileJournal, tmp_path: Path) -> None:
         list(dump(tmp_path))
 
 
-def test_checking_while_segments_come_and_go(tmp_path: Path) -> None:
+def test_check_while_segments_are_created_and_removed(tmp_path: Path) -> None:
     journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=3000, preallocate_bytes=0))
     journal.recovery.close()
     journal.set_snapshot_source(bytes)

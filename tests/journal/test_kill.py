@@ -1,5 +1,6 @@
-"""A process that is killed while it writes loses nothing that it had reported durable, whether
-its second thread keeps up or not.
+"""A process that is killed while it writes loses no record that it has reported as durable.
+
+This does not depend on the progress of its second thread.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ while True:
 
 
 @pytest.mark.parametrize("seals", ["late", "stuck"])
-def test_kill_at_any_moment(tmp_path: Path, seals: str) -> None:
+def test_kill_loses_no_durable_record(tmp_path: Path, seals: str) -> None:
     live: set[int] = set()
     for round in range(6):
         with subprocess.Popen(
@@ -81,7 +82,7 @@ def test_kill_at_any_moment(tmp_path: Path, seals: str) -> None:
         recovered = set(rows)
         for sequence in recovered:
             assert journal.fetch(sequence).body == b"%020d" % sequence
-        # At most one group more than was reported: two messages more, or forty settled.
+        # At most one group more than was reported: two more messages, or forty completions.
         assert len(recovered - live) in (0, 2)
         assert len(live - recovered) in (0, 40)
         assert len(recovered) % 2 == 0

@@ -18,7 +18,7 @@ def sequences(journal: FileJournal) -> list[int]:
 
 
 def check(journal: FileJournal) -> None:
-    """Compare the lag at every interesting position with the records that are there."""
+    """Compare the lag at every relevant position with the number of later records."""
     existing = sequences(journal)
     segments = list(journal.segments)
     positions = {0, *existing, *(sequence - 1 for sequence in existing), existing[-1] + 1}

@@ -35,7 +35,7 @@ BODIES = [b"one", b"two", b"three"]
 
 
 def flush(journal: FileJournal, sequence: int) -> None:
-    """Wait until a record is durable, but not for what the second thread has to do."""
+    """Wait until a record is durable, but not for jobs of the second thread."""
     journal.commit()
     while journal.durable < sequence:
         journal._writer.wait()
@@ -52,7 +52,7 @@ def bodies(directory: Path) -> list[bytes]:
 
 
 class HeldSeals:
-    """The second thread stops before its first seal until `proceed` is set."""
+    """Stop the second thread before its first seal until `proceed` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.proceed = threading.Event()
@@ -65,12 +65,12 @@ class HeldSeals:
         monkeypatch.setattr(SegmentFile, "seal", held)
 
 
-class Crashed(NamedTuple):
-    """Two directories of one history: three segments with a message each.
+class CrashedJournal(NamedTuple):
+    """Two directories with the same three segments of one message each.
 
-    crashed   none of the segments is sealed
-    finished  the first two are
-    ends      where the records of the first two end
+    crashed   no segment is sealed
+    finished  the first two segments are sealed
+    ends      end positions of the records of the first two segments
     """
 
     crashed: Path
@@ -79,7 +79,7 @@ class Crashed(NamedTuple):
 
 
 @pytest.fixture
-def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crashed:
+def crashed_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CrashedJournal:
     held_seals = HeldSeals(monkeypatch)
     journal = reopen(tmp_path / "finished")
     for body in BODIES[:2]:
@@ -96,36 +96,36 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crashed:
     end_positions = [
         records_end(tmp_path / "crashed", first, following) for first, following in pairwise(firsts)
     ]
-    return Crashed(tmp_path / "crashed", tmp_path / "finished", end_positions)
+    return CrashedJournal(tmp_path / "crashed", tmp_path / "finished", end_positions)
 
 
 # --- files after a crash -------------------------------------------------------------------------
 
 
-def test_groups_go_on_while_a_seal_takes_its_time(history: Crashed) -> None:
-    paths = segments_of(history.crashed)
-    for path, end in zip(paths, history.ends, strict=False):
+def test_groups_continue_during_slow_seal(crashed_journal: CrashedJournal) -> None:
+    paths = segments_of(crashed_journal.crashed)
+    for path, end in zip(paths, crashed_journal.ends, strict=False):
         assert path.stat().st_size == end  # nothing of an index, and yet the next one is durable
-    durable = read_durable(history.crashed)
+    durable = read_durable(crashed_journal.crashed)
     assert durable is not None
     assert durable.segment == int(paths[2].stem)
 
 
-def looks_sealed(offset: int) -> bytes:
+def body_like_sealed_end(offset: int) -> bytes:
     """Return a body at `offset` of a segment that ends like a sealed segment."""
     index = encode_record(RecordType.INDEX, 1, T0, build_index(b"", 64, {}), flags=3)
     return bytes(8) + b"".join(index) + encode_trailer(offset + 8, 0, 0)
 
 
 @pytest.mark.parametrize("is_last", [True, False])
-def test_a_body_that_looks_like_an_index_seals_no_segment(
+def test_body_that_looks_like_index_does_not_seal_its_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_last: bool
 ) -> None:
     """Without preallocation, a file ends with its last record."""
     held_seals = HeldSeals(monkeypatch)
     journal = reopen(tmp_path / "running")
     put(journal, b"first")
-    body = looks_sealed(journal._fill + HEADER_BYTES)
+    body = body_like_sealed_end(journal._fill + HEADER_BYTES)
     flush(journal, put(journal, body))
     expected = [b"first", body]
     if not is_last:
@@ -146,8 +146,8 @@ def test_a_body_that_looks_like_an_index_seals_no_segment(
     journal.close()
 
 
-def test_a_start_seals_segments_left_unsealed_by_a_crash(
-    history: Crashed, monkeypatch: pytest.MonkeyPatch
+def test_start_seals_segments_left_unsealed_by_crash(
+    crashed_journal: CrashedJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published: list[int] = []
 
@@ -157,13 +157,15 @@ def test_a_start_seals_segments_left_unsealed_by_a_crash(
             super().write(end)
 
     monkeypatch.setattr(recovery_module, "DurableFile", Published)
-    recovery = recover(history.crashed)
-    assert published == [int(segments_of(history.crashed)[-1].stem)]  # it never decreases
+    recovery = recover(crashed_journal.crashed)
+    assert published == [int(segments_of(crashed_journal.crashed)[-1].stem)]  # it never decreases
     assert recovery.report["torn_bytes"] == recovery.report["lost_bytes"] == 0
     assert recovery.report["live"] == 3
     recovery.close()
-    paths = segments_of(history.crashed)
-    for path, original_path in zip(paths[:2], segments_of(history.finished)[:2], strict=True):
+    paths = segments_of(crashed_journal.crashed)
+    for path, original_path in zip(
+        paths[:2], segments_of(crashed_journal.finished)[:2], strict=True
+    ):
         repaired_segment, original = MappedSegment(path), MappedSegment(original_path)
         repaired_segment.verify()
         assert repaired_segment.index is not None
@@ -173,23 +175,23 @@ def test_a_start_seals_segments_left_unsealed_by_a_crash(
             assert repaired_segment.index.columns[name] == column
         repaired_segment.close()
         original.close()
-    journal = reopen(history.crashed)
+    journal = reopen(crashed_journal.crashed)
     assert list(live_of(journal).values()) == BODIES
     journal.close()
-    assert check(history.crashed).problems == []
+    assert check(crashed_journal.crashed).problems == []
 
 
 @pytest.mark.parametrize("lost", ["the rest", "pages of the rest", "pages of the begin"])
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_seal_torn_anywhere_is_done_again(history: Crashed, number: int, lost: str) -> None:
-    path = segments_of(history.crashed)[number]
-    complete_bytes = segments_of(history.finished)[number].read_bytes()
-    end = history.ends[number]
+def test_torn_seal_is_repeated(crashed_journal: CrashedJournal, number: int, lost: str) -> None:
+    path = segments_of(crashed_journal.crashed)[number]
+    complete_bytes = segments_of(crashed_journal.finished)[number].read_bytes()
+    end = crashed_journal.ends[number]
     assert len(complete_bytes) > end + 400
-    before = contents(history.crashed)
+    before = contents(crashed_journal.crashed)
     for length in range(end, len(complete_bytes) + 1):
         for name, data in before.items():
-            (history.crashed / name).write_bytes(data)
+            (crashed_journal.crashed / name).write_bytes(data)
         if lost == "the rest":
             torn_bytes = complete_bytes[:length]
         elif lost == "pages of the rest":
@@ -198,9 +200,9 @@ def test_a_seal_torn_anywhere_is_done_again(history: Crashed, number: int, lost:
             torn_bytes = complete_bytes[:end] + bytes(length - end) + complete_bytes[length:]
         path.write_bytes(torn_bytes)
         if length % 7 == 0:  # another process reads it as it is
-            assert check(history.crashed).problems == []
-            assert bodies(history.crashed) == BODIES
-        recovery = recover(history.crashed)
+            assert check(crashed_journal.crashed).problems == []
+            assert bodies(crashed_journal.crashed) == BODIES
+        recovery = recover(crashed_journal.crashed)
         assert recovery.report["live"] == 3
         recovery.close()
         view = MappedSegment(path)
@@ -210,108 +212,108 @@ def test_a_seal_torn_anywhere_is_done_again(history: Crashed, number: int, lost:
         view.close()
 
 
-def test_a_crash_while_a_start_seals_costs_nothing(history: Crashed) -> None:
-    path = segments_of(history.crashed)[0]
-    end = history.ends[0]
-    recover(history.crashed).close()
-    sealed_contents = contents(history.crashed)
+def test_crash_during_seals_at_start_loses_nothing(crashed_journal: CrashedJournal) -> None:
+    path = segments_of(crashed_journal.crashed)[0]
+    end = crashed_journal.ends[0]
+    recover(crashed_journal.crashed).close()
+    sealed_contents = contents(crashed_journal.crashed)
     for length in range(end, len(sealed_contents[path.name]) + 1, 7):
         path.write_bytes(sealed_contents[path.name][:length])  # the others are sealed already
-        recovery = recover(history.crashed)
+        recovery = recover(crashed_journal.crashed)
         assert recovery.report["live"] == 3
         recovery.close()
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_bit_flipped_before_the_end_of_an_unsealed_segment_stops_the_start(
-    history: Crashed, number: int
+def test_bit_flipped_before_end_of_unsealed_segment_stops_start(
+    crashed_journal: CrashedJournal, number: int
 ) -> None:
-    path = segments_of(history.crashed)[number]
+    path = segments_of(crashed_journal.crashed)[number]
     data = path.read_bytes()
-    (history.crashed / "durable").unlink()  # only the next segment records what was on disk
-    for position in range(history.ends[number]):
+    (crashed_journal.crashed / "durable").unlink()  # only the next segment records what was on disk
+    for position in range(crashed_journal.ends[number]):
         damaged_data = bytearray(data)
         damaged_data[position] ^= 1 << position % 8
         path.write_bytes(damaged_data)
-        before = contents(history.crashed)
+        before = contents(crashed_journal.crashed)
         with pytest.raises(JournalError, match=path.name):
-            recover(history.crashed)
-        assert contents(history.crashed) == before
+            recover(crashed_journal.crashed)
+        assert contents(crashed_journal.crashed) == before
     path.write_bytes(data)
-    recover(history.crashed).close()
+    recover(crashed_journal.crashed).close()
 
 
-def test_checking_finds_a_bit_flipped_in_an_unsealed_segment(history: Crashed) -> None:
-    path = segments_of(history.crashed)[0]
+def test_checking_finds_bit_flipped_in_unsealed_segment(crashed_journal: CrashedJournal) -> None:
+    path = segments_of(crashed_journal.crashed)[0]
     data = path.read_bytes()
-    for position in range(64, history.ends[0], 3):
+    for position in range(64, crashed_journal.ends[0], 3):
         damaged_data = bytearray(data)
         damaged_data[position] ^= 1 << position % 8
         path.write_bytes(damaged_data)
-        assert path.name in str(check(history.crashed).problems[0])
+        assert path.name in str(check(crashed_journal.crashed).problems[0])
         with pytest.raises(JournalDamaged, match=path.name):
-            bodies(history.crashed)
+            bodies(crashed_journal.crashed)
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_byte_missing_before_the_end_of_an_unsealed_segment_stops_the_start(
-    history: Crashed, number: int
+def test_byte_missing_before_end_of_unsealed_segment_stops_start(
+    crashed_journal: CrashedJournal, number: int
 ) -> None:
-    path = segments_of(history.crashed)[number]
+    path = segments_of(crashed_journal.crashed)[number]
     data = path.read_bytes()
-    for length in range(history.ends[number]):
+    for length in range(crashed_journal.ends[number]):
         path.write_bytes(data[:length])
         with pytest.raises(JournalDamaged, match=path.name):
-            recover(history.crashed)
-    assert "ends here" in str(check(history.crashed).problems[0])
+            recover(crashed_journal.crashed)
+    assert "ends here" in str(check(crashed_journal.crashed).problems[0])
 
 
-def test_a_record_where_the_next_segment_says_that_there_is_none(history: Crashed) -> None:
-    first, second, _ = segments_of(history.crashed)
+def test_record_behind_end_given_by_next_segment_is_damage(crashed_journal: CrashedJournal) -> None:
+    first, second, _ = segments_of(crashed_journal.crashed)
     data = first.read_bytes()
     first.write_bytes(data + second.read_bytes()[64:])
     with pytest.raises(JournalDamaged, match=rf"{first.name}, offset {len(data)}: "):
-        recover(history.crashed)
+        recover(crashed_journal.crashed)
 
 
-def test_an_index_that_a_snapshot_has_seen_must_be_there(history: Crashed) -> None:
-    for path in segments_of(history.finished)[:2]:
+def test_missing_index_covered_by_snapshot_is_damage(crashed_journal: CrashedJournal) -> None:
+    for path in segments_of(crashed_journal.finished)[:2]:
         data = path.read_bytes()
         path.write_bytes(data[:-1])
         with pytest.raises(JournalDamaged, match=f"{path.name}.*no intact end"):
-            recover(history.finished)
-        assert "no intact end" in str(check(history.finished).problems[0])
+            recover(crashed_journal.finished)
+        assert "no intact end" in str(check(crashed_journal.finished).problems[0])
         path.write_bytes(data)
 
 
-def test_the_header_says_where_the_records_before_it_end(history: Crashed) -> None:
-    first, second, _ = (MappedSegment(path) for path in segments_of(history.finished))
-    assert second.header.previous_end == first.index_offset == history.ends[0]
+def test_segment_header_contains_end_of_previous_segment(crashed_journal: CrashedJournal) -> None:
+    first, second, _ = (MappedSegment(path) for path in segments_of(crashed_journal.finished))
+    assert second.header.previous_end == first.index_offset == crashed_journal.ends[0]
     assert first.header.previous_end == 0
     field_bytes = bytes(second.view[56:60])
     assert int.from_bytes(field_bytes, "little") * 8 == first.index_offset
 
 
-def test_a_segment_replaced_by_a_shorter_one_of_the_same_name_is_noticed(
-    history: Crashed, tmp_path: Path
+def test_replaced_shorter_segment_is_detected(
+    crashed_journal: CrashedJournal, tmp_path: Path
 ) -> None:
-    shutil.copytree(history.crashed, tmp_path / "other")
+    shutil.copytree(crashed_journal.crashed, tmp_path / "other")
     for path in segments_of(tmp_path / "other")[1:]:
         path.unlink()
     (tmp_path / "other" / "durable").unlink()
     (path,) = segments_of(tmp_path / "other")
     path.write_bytes(path.read_bytes()[:-64])
     recover(tmp_path / "other").close()  # sealed, with its remaining records
-    shutil.copy(path, history.crashed)
+    shutil.copy(path, crashed_journal.crashed)
     with pytest.raises(JournalDamaged, match="another segment"):
-        recover(history.crashed)
+        recover(crashed_journal.crashed)
 
 
 # --- order of writes -----------------------------------------------------------------------------
 
 
-class Events:
-    """Stands in for `os` in the writer and notes what becomes durable, with the file's name."""
+class RecordedSyscalls:
+    """Replacement of `os` in the writer that records syncs and renames with their file names."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str]] = []
@@ -319,21 +321,21 @@ class Events:
     def __getattr__(self, name: str) -> object:
         return getattr(os, name)
 
-    def _note(self, call: str, fd: int) -> None:
+    def _record(self, call: str, fd: int) -> None:
         if threading.current_thread().name == "journal":
             self.seen.append((call, os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))))
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> int:
-        self._note("pwrite", fd)
+        self._record("pwrite", fd)
         return os.pwrite(fd, data, offset)
 
     def fdatasync(self, fd: int) -> None:
         os.fdatasync(fd)
-        self._note("fdatasync", fd)
+        self._record("fdatasync", fd)
 
     def fsync(self, fd: int) -> None:
         os.fsync(fd)
-        self._note("fsync", fd)
+        self._record("fsync", fd)
 
     def rename(self, old: Path, new: Path) -> None:
         os.rename(old, new)
@@ -341,7 +343,7 @@ class Events:
             self.seen.append(("rename", new.name))
 
 
-def test_only_groups_and_the_switch_come_before_a_group_is_durable(
+def test_durability_of_group_waits_for_groups_and_segment_switch_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = reopen(tmp_path)
@@ -349,7 +351,7 @@ def test_only_groups_and_the_switch_come_before_a_group_is_durable(
     journal.set_snapshot_source(lambda: b"state")
     put(journal, b"x" * 1500)
     journal.sync()
-    events = Events()
+    events = RecordedSyscalls()
     replace_os(monkeypatch, events)
     put(journal, b"x" * 600)
     journal.sync()  # full; the snapshot's mark is the next segment's first group
@@ -375,7 +377,7 @@ def test_only_groups_and_the_switch_come_before_a_group_is_durable(
 
 
 @pytest.mark.parametrize("call", ["rename", "fsync"])
-def test_a_group_in_a_new_segment_counts_only_with_its_name(
+def test_group_in_new_segment_is_durable_after_rename(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     journal = reopen(tmp_path / "a")
@@ -423,7 +425,7 @@ def test_a_group_in_a_new_segment_counts_only_with_its_name(
     assert not list((tmp_path / "b").glob("*.tmp"))
 
 
-def test_a_snapshot_waits_for_the_seals_before_it(
+def test_snapshot_waits_for_seals_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held_seals = HeldSeals(monkeypatch)
@@ -439,7 +441,7 @@ def test_a_snapshot_waits_for_the_seals_before_it(
     journal.close()
 
 
-def test_messages_of_a_segment_that_is_being_sealed_are_read(
+def test_messages_of_segment_that_is_being_sealed_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held_seals = HeldSeals(monkeypatch)
@@ -467,7 +469,7 @@ def test_messages_of_a_segment_that_is_being_sealed_are_read(
     ("owner", "name"),
     [(SegmentFile, "seal"), (compaction_module, "write_snapshot")],
 )
-def test_a_failure_of_the_second_thread_is_final(
+def test_failure_of_second_thread_ends_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str
 ) -> None:
     failures: list[JournalError] = []
@@ -520,7 +522,7 @@ def test_a_failure_of_the_second_thread_is_final(
     journal.close()
 
 
-def test_the_second_thread_does_nothing_after_a_failure_of_the_first(
+def test_second_thread_does_nothing_after_failure_of_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held_seals = HeldSeals(monkeypatch)

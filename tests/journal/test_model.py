@@ -1,5 +1,6 @@
-"""Random histories against a model: whatever the journal rolls, snapshots, moves, removes and
-replays, what is live afterwards is what the history says.
+"""Random histories compared with a model.
+
+The live records never depend on segment switches, snapshots, moves, removals or replays.
 """
 
 from __future__ import annotations

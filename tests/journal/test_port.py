@@ -1,4 +1,4 @@
-"""Tests of both journals: on disk and in memory."""
+"""The journal interface, on disk and in memory."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def put(journal: Journal, body: bytes = b"x", references: int = 1) -> int:
     return journal.append_message(make_message(body), number, references)
 
 
-def test_sequence_numbers_ascend_over_everything(journal: Journal) -> None:
+def test_sequence_numbers_ascend_over_all_records(journal: Journal) -> None:
     numbers = [put(journal), journal.next_sequence(), put(journal)]
     numbers.append(journal.append_entry(RecordType.DESTINATION_SETTINGS, b"s", T0))
     numbers.append(journal.append_completed(1, 1, Cause.ACKNOWLEDGED, numbers[:1], T0))
     assert numbers == sorted(set(numbers))
 
 
-def test_a_message_gets_its_sequence_and_is_read_back(journal: Journal) -> None:
+def test_appended_message_has_sequence_and_can_be_fetched(journal: Journal) -> None:
     message = make_message(b"body", properties={"a": 1}, correlation_id="c", priority=9)
     sequence = journal.append_message(message, journal.destination_number(ORDERS))
     assert message.sequence == sequence
@@ -68,13 +68,13 @@ def test_durable_moves_forward_and_is_reported_with_every_group(journal: Journal
     assert reports == sorted(set(reports))
 
 
-def test_numbers_without_records_become_durable_too(journal: Journal) -> None:
+def test_numbers_without_records_become_durable(journal: Journal) -> None:
     sequence = journal.next_sequence()
     flush(journal)
     assert journal.durable >= sequence
 
 
-def test_a_unit_is_not_handed_over_before_its_end(journal: Journal) -> None:
+def test_unit_is_not_written_before_its_end(journal: Journal) -> None:
     number = journal.destination_number(ORDERS)
     flush(journal)
     first = journal.append_message(make_message(), number, last=False)
@@ -88,7 +88,7 @@ def test_a_unit_is_not_handed_over_before_its_end(journal: Journal) -> None:
     assert journal.durable >= last
 
 
-def test_destinations_keep_their_number_and_give_it_up_for_good(journal: Journal) -> None:
+def test_destination_numbers_are_stable_and_never_reused(journal: Journal) -> None:
     topic = Address(Kind.TOPIC, "orders")
     number = journal.destination_number(ORDERS)
     assert journal.destination_number(topic) != number
@@ -101,13 +101,13 @@ def test_destinations_keep_their_number_and_give_it_up_for_good(journal: Journal
 
 
 def assert_gone_without_disk(journal: Journal, sequence: int) -> None:
-    """Without a disk, a message is dropped with its last reference."""
+    """Check that the journal in memory drops a message with its last reference."""
     if isinstance(journal, MemoryJournal):
         with pytest.raises(RecordNotFound):
             journal.fetch(sequence)
 
 
-def test_retained_messages_outlive_their_settlement(journal: Journal) -> None:
+def test_retained_messages_outlive_their_completion(journal: Journal) -> None:
     sequence = put(journal)
     flush(journal)
     journal.retain(sequence, 2)
@@ -119,14 +119,14 @@ def test_retained_messages_outlive_their_settlement(journal: Journal) -> None:
     assert_gone_without_disk(journal, sequence)
 
 
-def test_release_is_not_the_last_while_a_settlement_is_awaited(journal: Journal) -> None:
+def test_release_is_not_final_while_completion_is_pending(journal: Journal) -> None:
     sequence = put(journal)
     journal.retain(sequence)
     journal.release(sequence)
     assert journal.fetch(sequence).body == b"x"
 
 
-def test_a_message_without_acks_may_still_be_retained(journal: Journal) -> None:
+def test_message_without_acks_may_still_be_retained(journal: Journal) -> None:
     sequence = put(journal, references=0)
     journal.observe(on_durable=lambda _: journal.retain(sequence))
     flush(journal)
@@ -135,7 +135,7 @@ def test_a_message_without_acks_may_still_be_retained(journal: Journal) -> None:
     assert_gone_without_disk(journal, sequence)
 
 
-def test_unknown_numbers(journal: Journal) -> None:
+def test_unknown_numbers_are_refused(journal: Journal) -> None:
     with pytest.raises(RecordNotFound):
         journal.fetch(10**12)
     with pytest.raises(RecordNotFound):
@@ -146,7 +146,7 @@ def test_unknown_numbers(journal: Journal) -> None:
     journal.append_completed(1, 1, Cause.ACKNOWLEDGED, [10**12], T0)
 
 
-def test_a_prepared_entry_is_live_until_it_is_resolved(journal: Journal) -> None:
+def test_prepared_entry_is_live_until_it_is_resolved(journal: Journal) -> None:
     prepared = journal.append_entry(RecordType.TRANSACTION_PREPARED, b"xid", T0, references=1)
     flush(journal)
     assert journal.fetch_entry(prepared).body == b"xid"
@@ -175,7 +175,7 @@ def test_reading_returns_durable_records_in_order(journal: Journal) -> None:
     assert records[2].sequences == [start]
 
 
-def test_a_purge_larger_than_one_record(journal: Journal) -> None:
+def test_purge_may_take_several_records(journal: Journal) -> None:
     sequences = [put(journal, b"") for _ in range(66_000)]
     journal.append_completed(1, 1, Cause.PURGED, sequences, T0)
     assert journal.stats().live == 0
@@ -189,7 +189,7 @@ def test_a_purge_larger_than_one_record(journal: Journal) -> None:
     assert purged == sequences
 
 
-def test_too_many_references_are_refused_and_leave_nothing_behind(journal: Journal) -> None:
+def test_too_many_references_are_refused_without_effect(journal: Journal) -> None:
     before = journal.stats().live
     with pytest.raises(JournalError, match="references"):
         put(journal, references=70_000)
@@ -204,9 +204,9 @@ def test_closing_is_idempotent(journal: Journal) -> None:
         put(journal)
 
 
-def test_a_group_holds_the_records_appended_before_its_request(tmp_path: Path) -> None:
-    """Otherwise a message sent at the beginning of an iteration could be on disk without the
-    acknowledgements that came before it, which are appended at the end of the turn."""
+def test_group_holds_records_appended_before_its_request(tmp_path: Path) -> None:
+    """Otherwise a message sent at the beginning of an iteration could be on disk without earlier
+    acknowledgements, which are appended at the end of the iteration."""
     done: SimpleQueue[Callable[[], None]] = SimpleQueue()
     journal = FileJournal.open(tmp_path, notify=done.put)
     first = put(journal, b"first")

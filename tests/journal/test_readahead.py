@@ -1,4 +1,4 @@
-"""Records read back in any order are the records that were written."""
+"""Records can be read back in any order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def body_of(number: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FileJournal, list[int]]]:
-    """Messages of many sizes in sealed segments and an open one, other records between them."""
+    """Messages of many sizes, among other records, in sealed segments and an open one."""
     options = JournalOptions(segment_bytes=SEGMENT_BYTES)
     journal = reopen(tmp_path_factory.mktemp("journal"), options)
     sequences = []
@@ -77,7 +77,7 @@ def test_records_appended_meanwhile_are_found(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_damaged_record_is_reported_when_it_is_requested(tmp_path: Path) -> None:
+def test_damaged_record_is_reported_when_it_is_requested(tmp_path: Path) -> None:
     options = JournalOptions(segment_bytes=20_000)
     journal = reopen(tmp_path, options)
     sequences = [put(journal, bytes([number]) * 900) for number in range(40)]

@@ -30,23 +30,23 @@ def journal(tmp_path: Path) -> FileJournal:
     return file_journal
 
 
-def turnover(journal: FileJournal, rounds: int) -> None:
-    """Traffic that fills one segment per round and leaves nothing live."""
+def write_completed_segments(journal: FileJournal, rounds: int) -> None:
+    """Fill one segment per round with messages, and complete all of them."""
     for _ in range(rounds):
         sequences = [put(journal, b"x" * 400) for _ in range(10)]
         take(journal, *sequences)
         journal.sync()
 
 
-def test_dead_segments_go(journal: FileJournal, tmp_path: Path) -> None:
-    turnover(journal, 20)
+def test_segments_without_live_records_are_removed(journal: FileJournal, tmp_path: Path) -> None:
+    write_completed_segments(journal, 20)
     assert len(segments_of(tmp_path)) <= 3
     assert journal.stats().segments == len(segments_of(tmp_path))
     assert len(list_snapshots(tmp_path)) == 1
     journal.close()
 
 
-def test_nothing_goes_before_a_snapshot_that_does_not_need_it(
+def test_segments_are_kept_until_no_snapshot_needs_them(
     journal: FileJournal, tmp_path: Path
 ) -> None:
     sequence = put(journal)
@@ -62,14 +62,14 @@ def test_nothing_goes_before_a_snapshot_that_does_not_need_it(
     journal.close()
 
 
-def test_an_old_message_moves_forward_and_keeps_its_name(
+def test_old_message_moves_forward_and_keeps_its_sequence(
     journal: FileJournal, tmp_path: Path
 ) -> None:
     old_sequence = put(journal, b"old")
     older_entry = journal.append_entry(RecordType.TRANSACTION_PREPARED, b"xid", T0, references=1)
     shared_sequence = put(journal, b"twice", references=2)
     first = segments_of(tmp_path)[0]
-    turnover(journal, 12)  # far enough to be moved more than once
+    write_completed_segments(journal, 12)  # far enough to be moved more than once
     assert not first.exists()
     assert journal.stats().relocated == 3
     assert journal.fetch(old_sequence).body == b"old"
@@ -89,27 +89,27 @@ def test_an_old_message_moves_forward_and_keeps_its_name(
     take(journal, old_sequence, shared_sequence)
     journal.append_entry(RecordType.TRANSACTION_RESOLVED, b"", T0, reference=older_entry)
     assert journal.stats().relocated == 0
-    turnover(journal, 6)
+    write_completed_segments(journal, 6)
     assert journal.stats().live == 0
     assert len(segments_of(tmp_path)) <= 3
     journal.close()
     assert check(tmp_path).problems == []
 
 
-def test_retained_records_move_too_and_do_not_survive_a_restart(
+def test_retained_records_move_and_do_not_survive_restart(
     journal: FileJournal, tmp_path: Path
 ) -> None:
     sequence = put(journal, b"held", references=0)
     journal.retain(sequence, 300)
     first = segments_of(tmp_path)[0]
-    turnover(journal, 8)
+    write_completed_segments(journal, 8)
     assert not first.exists()
     assert journal.fetch(sequence).body == b"held"
     for _ in range(299):
         journal.release(sequence)
     assert journal.fetch(sequence).body == b"held"
     journal.release(sequence)
-    turnover(journal, 6)
+    write_completed_segments(journal, 6)
     with pytest.raises(RecordNotFound):
         journal.fetch(sequence)
     journal.close()
@@ -118,31 +118,31 @@ def test_retained_records_move_too_and_do_not_survive_a_restart(
     journal.close()
 
 
-def test_a_retained_record_keeps_its_segment(tmp_path: Path) -> None:
+def test_retained_record_keeps_its_segment(tmp_path: Path) -> None:
     journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=4000, compaction_threshold=0))
     journal.recovery.close()
     journal.set_snapshot_source(bytes)
     sequence = put(journal, b"held", references=0)
     journal.retain(sequence)
     first = segments_of(tmp_path)[0]
-    turnover(journal, 6)
+    write_completed_segments(journal, 6)
     assert first.exists()
     journal.release(sequence)
-    turnover(journal, 3)
+    write_completed_segments(journal, 3)
     assert not first.exists()
     journal.close()
 
 
-def test_a_full_backlog_is_not_moved(journal: FileJournal, tmp_path: Path) -> None:
+def test_full_backlog_is_not_moved(journal: FileJournal, tmp_path: Path) -> None:
     sequences = [put(journal, b"x" * 400) for _ in range(40)]
     journal.sync()
-    turnover(journal, 8)
+    write_completed_segments(journal, 8)
     assert journal.stats().relocated == 0
     assert all(journal.fetch(s).body == b"x" * 400 for s in sequences)
     journal.close()
 
 
-def test_an_idle_journal_comes_to_rest(tmp_path: Path) -> None:
+def test_idle_journal_stops_writing(tmp_path: Path) -> None:
     options = JournalOptions(segment_bytes=700, compaction_threshold=0.9)
     journal = FileJournal.open(tmp_path, options)
     journal.recovery.close()
@@ -161,10 +161,10 @@ def test_an_idle_journal_comes_to_rest(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_an_idle_journal_with_a_message_larger_than_the_budget_comes_to_rest(
+def test_idle_journal_with_large_message_stops_writing(
     tmp_path: Path,
 ) -> None:
-    """Its move costs more than the budget can be negative, and must not pay for the next one."""
+    """Its move exceeds the budget, and must not permit the next one."""
     options = JournalOptions(segment_bytes=4000, compaction_threshold=1.0)
     journal = FileJournal.open(tmp_path, options)
     journal.recovery.close()
@@ -178,42 +178,40 @@ def test_an_idle_journal_with_a_message_larger_than_the_budget_comes_to_rest(
         assert groups < 200
 
     journal.observe(on_durable=count)
-    turnover(journal, 10)
+    write_completed_segments(journal, 10)
     assert journal.fetch(sequence).body == bytes(20_000)
     journal.close()
 
 
-def test_a_large_body_is_not_moved_for_the_few_bytes_beside_it(
-    journal: FileJournal, tmp_path: Path
-) -> None:
+def test_large_body_is_not_moved_to_reclaim_few_bytes(journal: FileJournal, tmp_path: Path) -> None:
     large_sequence = put(journal, b"x" * 3500)  # one record of eight, but most of the segment
     take(journal, *[put(journal, b"") for _ in range(6)])
     journal.seal()
     journal.sync()
     first = segments_of(tmp_path)[0]
-    turnover(journal, 8)
+    write_completed_segments(journal, 8)
     assert journal.stats().relocated == 0
     assert first.exists()
     assert journal.fetch(large_sequence).body == b"x" * 3500
     journal.close()
 
 
-def test_a_slot_holds_segments_until_it_is_advanced(journal: FileJournal, tmp_path: Path) -> None:
+def test_slot_holds_segments_until_it_is_advanced(journal: FileJournal, tmp_path: Path) -> None:
     journal.slots.create("reader", limit_bytes=10**9)
     first = put(journal, b"0")
     take(journal, first)
-    turnover(journal, 5)
+    write_completed_segments(journal, 5)
     count = len(segments_of(tmp_path))
     assert count > 5
     bodies = [r.body for r in read_from(journal, 1) if r.type == RecordType.MESSAGE]
     assert len(bodies) == 51
     journal.slots.advance("reader", journal.durable)
-    turnover(journal, 2)
+    write_completed_segments(journal, 2)
     assert len(segments_of(tmp_path)) <= 4
     journal.close()
 
 
-def restarted(journal: FileJournal, directory: Path) -> FileJournal:
+def restart(journal: FileJournal, directory: Path) -> FileJournal:
     journal.close()
     journal = FileJournal.open(directory, OPTIONS)
     journal.recovery.close()
@@ -221,42 +219,42 @@ def restarted(journal: FileJournal, directory: Path) -> FileJournal:
     return journal
 
 
-def test_segments_that_a_slot_held_at_a_restart_go_afterwards(
+def test_segments_held_by_slot_at_restart_are_removed_afterwards(
     journal: FileJournal, tmp_path: Path
 ) -> None:
     journal.slots.create("reader", limit_bytes=10**9)
-    turnover(journal, 10)
-    journal = restarted(journal, tmp_path)
+    write_completed_segments(journal, 10)
+    journal = restart(journal, tmp_path)
     assert len(segments_of(tmp_path)) > 9
     journal.slots.drop("reader")
-    turnover(journal, 3)
+    write_completed_segments(journal, 3)
     assert len(segments_of(tmp_path)) <= 3
     journal.close()
 
 
-def test_an_old_message_moves_forward_after_a_restart(journal: FileJournal, tmp_path: Path) -> None:
+def test_old_message_moves_forward_after_restart(journal: FileJournal, tmp_path: Path) -> None:
     old_sequence = put(journal, b"old")
     first = segments_of(tmp_path)[0]
-    turnover(journal, 1)
-    journal = restarted(journal, tmp_path)
+    write_completed_segments(journal, 1)
+    journal = restart(journal, tmp_path)
     assert first.exists()
-    turnover(journal, 10)
+    write_completed_segments(journal, 10)
     assert not first.exists()
     assert journal.fetch(old_sequence).body == b"old"
     journal.close()
 
 
-def test_a_slot_that_would_hold_too_much_is_lost(journal: FileJournal, tmp_path: Path) -> None:
+def test_slot_above_size_limit_is_lost(journal: FileJournal, tmp_path: Path) -> None:
     journal.slots.create("slow", limit_bytes=12_000)
-    turnover(journal, 2)
+    write_completed_segments(journal, 2)
     assert not journal.slots.get("slow").lost
-    turnover(journal, 8)
+    write_completed_segments(journal, 8)
     assert journal.slots.get("slow").lost
     assert len(segments_of(tmp_path)) <= 3
     journal.close()
 
 
-def test_a_slot_claimed_while_its_removal_waits_stays(journal: FileJournal) -> None:
+def test_slot_claimed_before_its_removal_is_kept(journal: FileJournal) -> None:
     journal.slots.claim("job", "first", 0, 0)  # its lease ends at once
     may_continue = threading.Event()
     journal._writer.defer(lambda: may_continue.wait(10), ignore)
@@ -270,11 +268,11 @@ def test_a_slot_claimed_while_its_removal_waits_stays(journal: FileJournal) -> N
 
 
 @pytest.mark.parametrize("change", ["has read everything", "is new", "has read a part"])
-def test_a_slot_changed_while_its_loss_waits_is_lost_only_if_it_has_a_gap(
+def test_slot_changed_before_its_loss_is_lost_only_with_gap(
     journal: FileJournal, change: str
 ) -> None:
     journal.slots.create("reader", limit_bytes=10**9)
-    turnover(journal, 5)
+    write_completed_segments(journal, 5)
     slot = journal.slots.get("reader")
     path = journal.slots._path("reader")
     journal.slots._write(path, msgspec.structs.replace(slot, limit_bytes=1))
@@ -293,18 +291,16 @@ def test_a_slot_changed_while_its_loss_waits_is_lost_only_if_it_has_a_gap(
     journal.close()
 
 
-def test_a_slot_file_that_cannot_be_read_holds_everything(
-    journal: FileJournal, tmp_path: Path
-) -> None:
+def test_unreadable_slot_file_holds_all_segments(journal: FileJournal, tmp_path: Path) -> None:
     journal.slots.create("a")
     (tmp_path / "slots" / "a.json").write_text("{}")
-    turnover(journal, 6)
+    write_completed_segments(journal, 6)
     assert len(segments_of(tmp_path)) > 6
     assert "a.json" in str(check(tmp_path).problems)
     journal.close()
 
 
-def test_restarts_alone_do_not_pile_up_segments(tmp_path: Path) -> None:
+def test_restarts_do_not_accumulate_segments(tmp_path: Path) -> None:
     for _ in range(6):
         journal = FileJournal.open(tmp_path, OPTIONS)
         journal.recovery.close()
@@ -315,7 +311,7 @@ def test_restarts_alone_do_not_pile_up_segments(tmp_path: Path) -> None:
     assert len(segments_of(tmp_path)) <= 2
 
 
-def test_numbers_without_records_take_no_memory_for_long(
+def test_memory_of_numbers_without_records_is_released(
     journal: FileJournal, tmp_path: Path
 ) -> None:
     for _ in range(3):
@@ -335,7 +331,7 @@ def test_compacting_leaves_only_live_records(tmp_path: Path) -> None:
     kept_bodies = {}
     for n in range(10):
         kept_bodies[put(journal, b"kept %d" % n)] = b"kept %d" % n
-        turnover(journal, 1)
+        write_completed_segments(journal, 1)
     journal.close()
     size = sum(path.stat().st_size for path in segments_of(tmp_path))
     before, after = compact(tmp_path, options)
@@ -349,7 +345,7 @@ def test_compacting_leaves_only_live_records(tmp_path: Path) -> None:
 
 
 def _age(journal: FileJournal, directory: Path, milliseconds: int) -> None:
-    """Make the slots and the segments appear older."""
+    """Make slots and segments appear older."""
     for path in segments_of(directory):
         mtime = path.stat().st_mtime - milliseconds / 1000
         os.utime(path, (mtime, mtime))
@@ -370,68 +366,68 @@ def warnings() -> list[str]:
 
 
 @pytest.fixture
-def aging(tmp_path: Path, warnings: list[str]) -> FileJournal:
-    """A journal with an idle limit of two hours, unneeded segments, and a slot."""
+def idle_journal(tmp_path: Path, warnings: list[str]) -> FileJournal:
+    """A journal with an idle limit of two hours, segments without live records, and a slot."""
     options = JournalOptions(segment_bytes=4000, slot_idle_timeout=2 * HOUR)
     file_journal = FileJournal.open(tmp_path, options, on_warning=warnings.append)
     file_journal.recovery.close()
     file_journal.set_snapshot_source(lambda: b"state")
     file_journal.slots.create("reader", 0)
-    turnover(file_journal, 5)
+    write_completed_segments(file_journal, 5)
     return file_journal
 
 
-def test_a_slot_without_a_reader_is_lost_after_a_warning(
-    aging: FileJournal, tmp_path: Path, warnings: list[str]
+def test_slot_without_reader_is_lost_after_warning(
+    idle_journal: FileJournal, tmp_path: Path, warnings: list[str]
 ) -> None:
-    _age(aging, tmp_path, HOUR // 2)
-    turnover(aging, 3)
+    _age(idle_journal, tmp_path, HOUR // 2)
+    write_completed_segments(idle_journal, 3)
     assert warnings == []
-    _age(aging, tmp_path, HOUR)
-    turnover(aging, 3)
+    _age(idle_journal, tmp_path, HOUR)
+    write_completed_segments(idle_journal, 3)
     [warning] = warnings
     assert "reader" in warning
     assert "half of journal.slot_idle_timeout" in warning
     assert len(segments_of(tmp_path)) > 8
-    _age(aging, tmp_path, HOUR)
-    turnover(aging, 3)
+    _age(idle_journal, tmp_path, HOUR)
+    write_completed_segments(idle_journal, 3)
     assert "is lost" in warnings[1]
-    slot = aging.slots.get("reader")
+    slot = idle_journal.slots.get("reader")
     assert (slot.lost, slot.abandoned) == (True, True)
     assert len(segments_of(tmp_path)) <= 4
     with pytest.raises(JournalError, match="slot_idle_timeout"):
-        aging.slots.advance("reader", 1)
-    aging.close()
+        idle_journal.slots.advance("reader", 1)
+    idle_journal.close()
 
 
 @pytest.mark.parametrize("position", [0, 5])
-def test_any_acknowledgement_keeps_a_slot(
-    aging: FileJournal, tmp_path: Path, position: int
+def test_any_acknowledgement_keeps_slot(
+    idle_journal: FileJournal, tmp_path: Path, position: int
 ) -> None:
-    _age(aging, tmp_path, 3 * HOUR)
-    aging.slots.advance("reader", position, shared=True)
-    turnover(aging, 3)
-    assert not aging.slots.get("reader").lost
-    aging.close()
+    _age(idle_journal, tmp_path, 3 * HOUR)
+    idle_journal.slots.advance("reader", position, shared=True)
+    write_completed_segments(idle_journal, 3)
+    assert not idle_journal.slots.get("reader").lost
+    idle_journal.close()
 
 
-def test_a_slot_that_holds_nothing_back_is_not_lost_for_its_age(
-    aging: FileJournal, tmp_path: Path
+def test_slot_that_holds_no_segments_is_not_lost_by_age(
+    idle_journal: FileJournal, tmp_path: Path
 ) -> None:
-    aging.slots.advance("reader", aging.durable)
-    _age(aging, tmp_path, 100 * HOUR)
-    turnover(aging, 3)  # it holds these, for a moment only
-    assert not aging.slots.get("reader").lost
-    aging.close()
+    idle_journal.slots.advance("reader", idle_journal.durable)
+    _age(idle_journal, tmp_path, 100 * HOUR)
+    write_completed_segments(idle_journal, 3)  # it holds these, for a moment only
+    assert not idle_journal.slots.get("reader").lost
+    idle_journal.close()
 
 
-def test_without_a_limit_no_slot_is_lost_for_its_age(tmp_path: Path) -> None:
+def test_without_limit_no_slot_is_lost_by_age(tmp_path: Path) -> None:
     journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=4000, slot_idle_timeout=0))
     journal.recovery.close()
     journal.set_snapshot_source(lambda: b"state")
     journal.slots.create("reader", 0)
-    turnover(journal, 3)
+    write_completed_segments(journal, 3)
     _age(journal, tmp_path, 10_000 * HOUR)
-    turnover(journal, 3)
+    write_completed_segments(journal, 3)
     assert not journal.slots.get("reader").lost
     journal.close()

@@ -61,7 +61,7 @@ def bodies(recovery: Recovery) -> list[bytes]:
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
-    """A killed journal: one segment, a group each for a, the unit b+c, d and the unit e+f."""
+    """A killed journal: one segment with groups for a, the unit b+c, d and the unit e+f."""
     directory = tmp_path / "written"
     journal = reopen(directory)
     put(journal, b"a")
@@ -76,7 +76,7 @@ def written(tmp_path: Path) -> Path:
     return directory
 
 
-def test_a_tail_torn_anywhere_is_cut_at_the_last_whole_unit(written: Path, tmp_path: Path) -> None:
+def test_torn_tail_is_truncated_after_last_complete_unit(written: Path, tmp_path: Path) -> None:
     path = segments_of(written)[0]
     data = path.read_bytes()
     view = MappedSegment(path)
@@ -110,7 +110,7 @@ def test_a_tail_torn_anywhere_is_cut_at_the_last_whole_unit(written: Path, tmp_p
         shutil.rmtree(directory)
 
 
-def test_a_last_write_whose_pages_are_missing_is_torn_too(written: Path) -> None:
+def test_last_write_with_missing_pages_is_torn_tail(written: Path) -> None:
     path = segments_of(written)[0]
     (written / "durable").unlink()
     data = bytearray(path.read_bytes())
@@ -119,7 +119,7 @@ def test_a_last_write_whose_pages_are_missing_is_torn_too(written: Path) -> None
     assert b"".join(bodies(recover(written))) == b"abcd"
 
 
-def test_bytes_lost_below_the_durable_end_are_reported(written: Path) -> None:
+def test_bytes_lost_below_durable_end_are_reported(written: Path) -> None:
     path = segments_of(written)[0]
     path.write_bytes(path.read_bytes()[:-1])
     recovery = recover(written)
@@ -128,7 +128,7 @@ def test_bytes_lost_below_the_durable_end_are_reported(written: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 100])
-def test_an_emptied_newest_segment_is_lost_data(written: Path, size: int) -> None:
+def test_emptied_newest_segment_is_reported_as_lost_data(written: Path, size: int) -> None:
     path = segments_of(written)[0]
     durable = read_durable(written)
     assert durable is not None
@@ -144,7 +144,7 @@ def test_an_emptied_newest_segment_is_lost_data(written: Path, size: int) -> Non
 
 
 @pytest.mark.parametrize("size", [0, 63, 64])
-def test_an_emptied_segment_without_a_durable_end_is_reported_as_unknown(
+def test_emptied_segment_without_durable_end_is_reported_as_unknown(
     written: Path, size: int
 ) -> None:
     path = segments_of(written)[0]
@@ -157,7 +157,7 @@ def test_an_emptied_segment_without_a_durable_end_is_reported_as_unknown(
     recovery.close()
 
 
-def test_an_emptied_segment_behind_the_durable_end_is_reported(tmp_path: Path) -> None:
+def test_emptied_segment_behind_durable_end_is_reported(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     put(journal, b"first")
     journal.sync()
@@ -178,7 +178,7 @@ def test_an_emptied_segment_behind_the_durable_end_is_reported(tmp_path: Path) -
     assert recovery.report["emptied"] == path.name
 
 
-def test_an_emptied_segment_that_a_snapshot_covers_is_lost_data(tmp_path: Path) -> None:
+def test_emptied_segment_that_snapshot_covers_is_lost_data(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     journal.recovery.close()
     journal.set_snapshot_source(lambda: b"state")
@@ -198,7 +198,7 @@ def test_an_emptied_segment_that_a_snapshot_covers_is_lost_data(tmp_path: Path) 
     recovery.close()
 
 
-def test_garbage_behind_the_last_record_is_cut(written: Path) -> None:
+def test_garbage_behind_last_record_is_truncated(written: Path) -> None:
     path = segments_of(written)[0]
     with path.open("ab") as file:
         file.write(b"garbage" * 40)
@@ -209,7 +209,7 @@ def test_garbage_behind_the_last_record_is_cut(written: Path) -> None:
     assert recovery.report["confirmed"] == "complete"
 
 
-def test_a_bit_flipped_in_durable_data_fails_the_start(written: Path) -> None:
+def test_bit_flipped_in_durable_data_fails_start(written: Path) -> None:
     path = segments_of(written)[0]
     data = path.read_bytes()
     for position in range(len(data)):
@@ -222,7 +222,7 @@ def test_a_bit_flipped_in_durable_data_fails_the_start(written: Path) -> None:
     assert b"".join(bodies(recover(written))) == b"abcdef"
 
 
-def test_without_the_durable_file_later_groups_reveal_damage(written: Path) -> None:
+def test_without_durable_file_later_groups_reveal_damage(written: Path) -> None:
     path = segments_of(written)[0]
     (written / "durable").unlink()
     data = path.read_bytes()
@@ -248,7 +248,7 @@ def test_sequence_numbers_too_far_apart_for_memory_are_damage(written: Path) -> 
         recover(written)
 
 
-def test_a_priority_without_meaning_is_damage(written: Path) -> None:
+def test_invalid_priority_is_damage(written: Path) -> None:
     path = segments_of(written)[0]
     (written / "durable").unlink()
     data = bytearray(path.read_bytes())
@@ -262,7 +262,7 @@ def test_a_priority_without_meaning_is_damage(written: Path) -> None:
         recover(written)
 
 
-def test_an_index_whose_sequence_numbers_do_not_ascend_is_damage(tmp_path: Path) -> None:
+def test_index_whose_sequence_numbers_do_not_ascend_is_damage(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     put(journal)
     journal.next_sequence()
@@ -291,7 +291,7 @@ def test_an_index_whose_sequence_numbers_do_not_ascend_is_damage(tmp_path: Path)
         recover(tmp_path)
 
 
-def test_a_bit_flipped_in_a_sealed_segment_stops_the_start(tmp_path: Path) -> None:
+def test_bit_flipped_in_sealed_segment_stops_start(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     put(journal, b"sealed")
     journal.seal()
@@ -308,7 +308,7 @@ def test_a_bit_flipped_in_a_sealed_segment_stops_the_start(tmp_path: Path) -> No
             recover(tmp_path)
 
 
-def test_a_crash_while_sealing_costs_nothing(tmp_path: Path) -> None:
+def test_crash_while_sealing_loses_nothing(tmp_path: Path) -> None:
     journal = reopen(tmp_path / "a")
     put(journal, b"sealed")
     journal.sync()
@@ -335,7 +335,7 @@ def test_a_crash_while_sealing_costs_nothing(tmp_path: Path) -> None:
         view.close()
 
 
-def test_records_inside_a_body_are_no_sign_of_damage_for_whole_tails(tmp_path: Path) -> None:
+def test_records_inside_body_are_no_damage_in_complete_tail(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     inner = b"".join(encode_record(1, 10**6, 0, b"inner", flags=3))
     put(journal, inner)
@@ -363,7 +363,7 @@ def killed_in_a_write(directory: Path, body: bytes) -> Path:
     return path
 
 
-def test_records_inside_a_torn_body_are_no_sign_of_damage(tmp_path: Path) -> None:
+def test_records_inside_torn_body_are_no_damage(tmp_path: Path) -> None:
     inner = b"".join(encode_record(1, 10**6, 0, b"inner", flags=3))
     killed_in_a_write(tmp_path, inner * 20)
     recovery = recover(tmp_path)
@@ -372,8 +372,8 @@ def test_records_inside_a_torn_body_are_no_sign_of_damage(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("size", range(8))
-def test_a_bit_flipped_in_the_size_of_a_record_is_damage(tmp_path: Path, size: int) -> None:
-    """Also if the record would then extend over the later ones."""
+def test_bit_flipped_in_size_of_record_is_damage(tmp_path: Path, size: int) -> None:
+    """This includes sizes by which the record would extend over later ones."""
     journal = FileJournal.open(tmp_path, JournalOptions(reserve_bytes=0))
     put(journal, bytes(100))
     journal.sync()
@@ -395,10 +395,10 @@ def test_a_bit_flipped_in_the_size_of_a_record_is_damage(tmp_path: Path, size: i
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_a_torn_body_full_of_headers_is_read_a_few_times_only(
+def test_torn_body_full_of_headers_is_read_few_times(
     written: Path, monkeypatch: pytest.MonkeyPatch, is_damaged: bool
 ) -> None:
-    """Each header is of a record that would extend to the end of the file."""
+    """The record of each header would extend to the end of the file."""
     path = segments_of(written)[0]
     records_end = path.stat().st_size
     size = 200_000
@@ -423,7 +423,7 @@ def test_a_torn_body_full_of_headers_is_read_a_few_times_only(
 
 
 @pytest.mark.parametrize("torn", [b"", b"half a record"])
-def test_a_reservation_behind_the_records_is_no_torn_tail(tmp_path: Path, torn: bytes) -> None:
+def test_preallocated_space_is_no_torn_tail(tmp_path: Path, torn: bytes) -> None:
     options = JournalOptions(segment_bytes=4096, preallocate_bytes=1024)
     journal = FileJournal.open(tmp_path, options)
     put(journal, b"x")
@@ -443,7 +443,7 @@ def test_a_reservation_behind_the_records_is_no_torn_tail(tmp_path: Path, torn: 
     assert segments_of(tmp_path)[0].stat().st_size < 4096
 
 
-def test_missing_segments(tmp_path: Path) -> None:
+def test_missing_segments_fail_start(tmp_path: Path) -> None:
     journal = reopen(tmp_path / "a")
     for body in (b"1", b"2", b"3"):
         put(journal, body)
@@ -460,7 +460,7 @@ def test_missing_segments(tmp_path: Path) -> None:
             recover(directory)
 
 
-def test_a_missing_segment_in_a_journal_without_a_snapshot(tmp_path: Path) -> None:
+def test_missing_segment_without_snapshot_fails_start(tmp_path: Path) -> None:
     for body in (b"1", b"2", b"3"):
         journal = reopen(tmp_path)
         put(journal, body)
@@ -472,7 +472,7 @@ def test_a_missing_segment_in_a_journal_without_a_snapshot(tmp_path: Path) -> No
         reopen(tmp_path)
 
 
-def test_snapshots_are_checked(tmp_path: Path) -> None:
+def test_damaged_snapshot_fails_start(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     journal.set_snapshot_source(lambda: b"state")
     journal.recovery.close()
@@ -531,7 +531,7 @@ def test_recovery_reports_deliveries_but_not_depths(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("type", [RecordType.DELIVERED, RecordType.BATCH_PART])
-def test_a_group_that_begins_with_any_type_marks_the_durable_end(
+def test_group_that_begins_with_any_type_marks_durable_end(
     tmp_path: Path, type: RecordType
 ) -> None:
     journal = reopen(tmp_path)
@@ -565,7 +565,7 @@ def test_segments_of_another_directory_are_refused(tmp_path: Path) -> None:
         reopen(tmp_path / "a")
 
 
-def test_a_second_process_learns_the_owner_of_the_directory(tmp_path: Path) -> None:
+def test_second_process_learns_owner_of_directory(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     with pytest.raises(JournalLocked, match=r"process \d+"):
         reopen(tmp_path)
@@ -573,7 +573,7 @@ def test_a_second_process_learns_the_owner_of_the_directory(tmp_path: Path) -> N
     reopen(tmp_path).close()
 
 
-def test_the_identity_stays_and_numbers_are_never_given_again(tmp_path: Path) -> None:
+def test_identity_is_stable_and_numbers_are_never_reused(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     identity = journal.identity
     highest = put(journal)
@@ -591,7 +591,7 @@ def test_the_identity_stays_and_numbers_are_never_given_again(tmp_path: Path) ->
     journal.close()
 
 
-def test_rows_have_the_fields_the_broker_needs(tmp_path: Path) -> None:
+def test_rows_have_fields_broker_needs(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     topic = Address(Kind.TOPIC, "news")
     number = journal.destination_number(topic)
@@ -613,7 +613,7 @@ def test_rows_have_the_fields_the_broker_needs(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_events_come_in_order_and_only_those_after_the_snapshot(tmp_path: Path) -> None:
+def test_events_after_snapshot_are_reported_in_order(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     journal.recovery.close()
     journal.set_snapshot_source(lambda: b"the broker's state")
@@ -646,7 +646,7 @@ def test_events_come_in_order_and_only_those_after_the_snapshot(tmp_path: Path) 
     journal.close()
 
 
-def test_a_tool_that_opens_the_journal_keeps_the_brokers_state(tmp_path: Path) -> None:
+def test_tool_that_opens_journal_keeps_brokers_state(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     journal.recovery.close()
     journal.set_snapshot_source(lambda: b"state")
@@ -663,7 +663,7 @@ def test_a_tool_that_opens_the_journal_keeps_the_brokers_state(tmp_path: Path) -
         journal.close()
 
 
-def test_no_snapshot_is_asked_for_before_the_broker_has_recovered(tmp_path: Path) -> None:
+def test_no_snapshot_is_requested_before_recovery(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     put(journal)
     journal.close()
@@ -678,7 +678,7 @@ def test_no_snapshot_is_asked_for_before_the_broker_has_recovered(tmp_path: Path
     journal.close()
 
 
-def test_the_published_end_follows_the_groups(tmp_path: Path) -> None:
+def test_published_end_follows_durable_groups(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     sequence = put(journal)
     journal.sync()
@@ -690,7 +690,7 @@ def test_the_published_end_follows_the_groups(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_large_message_is_read_back_from_an_open_and_a_sealed_segment(tmp_path: Path) -> None:
+def test_large_message_is_read_back_from_open_and_sealed_segment(tmp_path: Path) -> None:
     journal = reopen(tmp_path, JournalOptions())
     body = bytes(range(256)) * 1000
     sequence = put(journal, body)
@@ -702,7 +702,7 @@ def test_a_large_message_is_read_back_from_an_open_and_a_sealed_segment(tmp_path
     journal.close()
 
 
-def test_damage_found_while_reading_back_is_not_passed_on(tmp_path: Path) -> None:
+def test_damage_found_while_reading_raises(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     sequence = put(journal, b"x" * 100)
     journal.sync()
@@ -715,11 +715,11 @@ def test_damage_found_while_reading_back_is_not_passed_on(tmp_path: Path) -> Non
     crash(journal)
 
 
-def test_the_header_size_matches_the_format() -> None:
+def test_header_size_matches_format() -> None:
     assert HEADER_BYTES == 56
 
 
-def test_live_messages_come_back_after_a_clean_stop(tmp_path: Path) -> None:
+def test_live_messages_survive_clean_stop(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     sequences = [put(journal, b"%d" % n) for n in range(100)]
     journal.sync()

@@ -12,7 +12,7 @@ from sluicemq.journal import Slots
 from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
 
-def test_a_slot_is_created_advanced_listed_and_dropped(tmp_path: Path) -> None:
+def test_slot_is_created_advanced_listed_and_dropped(tmp_path: Path) -> None:
     slots = Slots(tmp_path, 77)
     assert slots.list() == {}
     slots.create("spark", 5)
@@ -33,7 +33,7 @@ def test_names_that_are_no_file_names_are_refused(tmp_path: Path, name: str) -> 
         Slots(tmp_path).create(name)
 
 
-def test_mistakes_are_named(tmp_path: Path) -> None:
+def test_invalid_operations_name_slot(tmp_path: Path) -> None:
     slots = Slots(tmp_path)
     slots.create("a", 10)
     with pytest.raises(JournalError, match="already"):
@@ -55,7 +55,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         slots.advance("a", 11)
 
 
-def test_a_slot_file_that_is_none_is_reported_with_its_path(tmp_path: Path) -> None:
+def test_invalid_slot_file_is_reported_with_its_path(tmp_path: Path) -> None:
     slots = Slots(tmp_path)
     slots.create("a")
     (tmp_path / "slots" / "a.json").write_text("{")
@@ -63,7 +63,7 @@ def test_a_slot_file_that_is_none_is_reported_with_its_path(tmp_path: Path) -> N
         slots.list()
 
 
-def test_a_slower_reader_does_not_move_a_slot_back(tmp_path: Path) -> None:
+def test_slower_reader_does_not_move_slot_back(tmp_path: Path) -> None:
     slots = Slots(tmp_path)
     slots.create("a", 10)
     assert slots.advance("a", 20, shared=True).position == 20
@@ -84,7 +84,7 @@ for position in range(int(sys.argv[2]), 1000, 2):
 """
 
 
-def test_several_processes_move_a_slot(tmp_path: Path) -> None:
+def test_several_processes_move_slot(tmp_path: Path) -> None:
     """The processes once shared a temporary file and overwrote each other's changes."""
     slots = Slots(tmp_path)
     slots.create("a")

@@ -1,5 +1,6 @@
-"""Writing of snapshots, and the segments that may be removed after it, in orders of events that are
-critical if a crash follows. Each test stops the journal at one point between two of its jobs.
+"""Snapshots, and the removal of segments after them, in event orders that are critical in a crash.
+
+Each test stops the journal at one point between two of its jobs.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def journal(tmp_path: Path) -> FileJournal:
     return file_journal
 
 
-def test_a_snapshot_is_never_ahead_of_the_records(
+def test_snapshot_is_never_ahead_of_records(
     journal: FileJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     positions: list[tuple[int, int]] = []
@@ -62,7 +63,7 @@ def test_a_snapshot_is_never_ahead_of_the_records(
     journal.close()
 
 
-def test_an_end_that_is_not_durable_removes_nothing(journal: FileJournal, tmp_path: Path) -> None:
+def test_end_that_is_not_durable_removes_nothing(journal: FileJournal, tmp_path: Path) -> None:
     sequence = put(journal, b"kept")
     first = segments_of(tmp_path)[0]
     journal.seal()
@@ -83,7 +84,7 @@ def test_an_end_that_is_not_durable_removes_nothing(journal: FileJournal, tmp_pa
     journal.close()
 
 
-def test_the_segment_with_the_snapshots_mark_stays(journal: FileJournal, tmp_path: Path) -> None:
+def test_segment_with_snapshots_mark_stays(journal: FileJournal, tmp_path: Path) -> None:
     take(journal, put(journal))
     journal.seal()
     while not journal._compactor.is_taking_snapshot:
@@ -105,7 +106,7 @@ def test_the_segment_with_the_snapshots_mark_stays(journal: FileJournal, tmp_pat
     journal.close()
 
 
-def test_a_removed_segment_that_a_crash_brings_back_is_dead(
+def test_removed_segment_that_reappears_after_crash_has_no_live_records(
     journal: FileJournal, tmp_path: Path
 ) -> None:
     ended_sequence = put(journal, b"ended")
@@ -129,7 +130,7 @@ def test_a_removed_segment_that_a_crash_brings_back_is_dead(
     journal.close()
 
 
-def test_records_lost_below_a_snapshot_are_not_live(journal: FileJournal, tmp_path: Path) -> None:
+def test_records_lost_below_snapshot_are_not_live(journal: FileJournal, tmp_path: Path) -> None:
     sealed_sequence = put(journal, b"sealed")
     journal.seal()
     put(journal, b"lost")  # in the second segment, before the snapshot's mark
@@ -144,7 +145,7 @@ def test_records_lost_below_a_snapshot_are_not_live(journal: FileJournal, tmp_pa
     journal.close()
 
 
-def test_records_cut_within_a_segment_below_a_snapshot_are_not_live(
+def test_records_cut_within_segment_below_snapshot_are_not_live(
     journal: FileJournal, tmp_path: Path
 ) -> None:
     journal.seal()
@@ -197,7 +198,7 @@ def _set_kind(snapshot: Snapshot) -> None:
         pytest.param(_set_kind, id="a destination of no kind"),
     ],
 )
-def test_a_snapshot_that_lies_with_a_right_checksum_is_damage(
+def test_inconsistent_snapshot_with_valid_checksum_is_damage(
     journal: FileJournal, tmp_path: Path, change: Callable[[Snapshot], None]
 ) -> None:
     put(journal)

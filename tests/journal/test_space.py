@@ -1,5 +1,5 @@
-"""A full file system: the journal waits for space, keeps acknowledgements in its reserve, and gives
-space back."""
+"""A full file system: the journal waits for space, writes acknowledgements to its reserve, and
+reclaims space."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ OPTIONS = JournalOptions(
 )
 
 
-class Machine:
-    """A journal on a file system of its own, and the loop that its owner would have."""
+class JournalOnSmallDisk:
+    """A journal on a file system of its own, and the event loop of its owner."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -95,109 +95,109 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    machine = Machine(tmp_path)
-    yield machine
-    machine.filesystem.uninstall()
+def small_disk(tmp_path: Path) -> Iterator[JournalOnSmallDisk]:
+    small_disk = JournalOnSmallDisk(tmp_path)
+    yield small_disk
+    small_disk.filesystem.uninstall()
 
 
-def test_level_follows_the_free_space_with_hysteresis(machine: Machine) -> None:
-    journal = machine.open()
-    assert machine.levels == []
-    machine.fill(7 * MIB)
-    machine.check(journal)
-    assert machine.levels == [SpaceLevel.LOW]
-    machine.fill(9 * MIB)  # above the threshold, and not a quarter above it
-    machine.check(journal)
-    assert machine.levels == [SpaceLevel.LOW]
-    machine.fill(11 * MIB)
-    machine.check(journal)
-    assert machine.levels == [SpaceLevel.LOW, SpaceLevel.ENOUGH]
+def test_level_follows_free_space_with_hysteresis(small_disk: JournalOnSmallDisk) -> None:
+    journal = small_disk.open()
+    assert small_disk.levels == []
+    small_disk.fill(7 * MIB)
+    small_disk.check(journal)
+    assert small_disk.levels == [SpaceLevel.LOW]
+    small_disk.fill(9 * MIB)  # above the threshold, and not a quarter above it
+    small_disk.check(journal)
+    assert small_disk.levels == [SpaceLevel.LOW]
+    small_disk.fill(11 * MIB)
+    small_disk.check(journal)
+    assert small_disk.levels == [SpaceLevel.LOW, SpaceLevel.ENOUGH]
     journal.close()
 
 
-def test_threshold_is_at_most_a_quarter_of_a_small_file_system(machine: Machine) -> None:
-    machine.size = 16 * MIB
-    journal = machine.open()
+def test_threshold_is_at_most_quarter_of_small_file_system(small_disk: JournalOnSmallDisk) -> None:
+    small_disk.size = 16 * MIB
+    journal = small_disk.open()
     state = journal.space_state()
     assert state.level == SpaceLevel.ENOUGH
     assert (state.threshold, state.reserve, state.reserve_size) == (4 * MIB, MIB, MIB)
     journal.close()
 
 
-def test_acknowledgements_go_to_the_reserve_of_a_full_disk(machine: Machine) -> None:
-    journal = machine.open()
+def test_acknowledgements_go_to_reserve_of_full_disk(small_disk: JournalOnSmallDisk) -> None:
+    journal = small_disk.open()
     sequences = [put(journal, bytes(1000)) for _ in range(3)]
     journal.sync()
-    machine.fill()
+    small_disk.fill()
     sequences_written = [take(journal, sequences[0])]
     while not journal.space.is_using_reserve:  # space reserved ahead is used first
         sequences_written.append(take(journal, *range(1, 1000)))
         journal.commit()
-        machine.run_until(lambda: journal.durable >= sequences_written[-1])
-    assert machine.levels[0] == SpaceLevel.LOW
-    assert SpaceLevel.EXHAUSTED not in machine.levels
+        small_disk.run_until(lambda: journal.durable >= sequences_written[-1])
+    assert small_disk.levels[0] == SpaceLevel.LOW
+    assert SpaceLevel.EXHAUSTED not in small_disk.levels
     crash(journal)
-    journal = machine.open()
+    journal = small_disk.open()
     assert journal.space.low
     assert list(journal.addresses)
     journal.close()
 
 
-def test_a_used_up_reserve_waits_and_goes_on(machine: Machine) -> None:
-    journal = machine.open()
+def test_journal_waits_while_reserve_is_used_up(small_disk: JournalOnSmallDisk) -> None:
+    journal = small_disk.open()
     put(journal, bytes(1000))
     journal.sync()
-    machine.fill()
+    small_disk.fill()
     while not journal.space.exhausted:
         last = put(journal, bytes(100_000))  # a record whose space is not reclaimed
         journal.commit()
-        machine.run_until(lambda s=last: journal.durable >= s or journal.space.exhausted)
-    machine.run_until(lambda: SpaceLevel.EXHAUSTED in machine.levels)
+        small_disk.run_until(lambda s=last: journal.durable >= s or journal.space.exhausted)
+    small_disk.run_until(lambda: SpaceLevel.EXHAUSTED in small_disk.levels)
     assert journal.durable < last
     assert journal.space_state().reserve == MIB  # kept for indexes and snapshots
-    machine.others -= 40 * MIB
-    machine.check(journal)
-    machine.run_until(lambda: journal.durable >= last)
-    machine.check(journal)
-    machine.run_until(lambda: not journal.space.is_using_reserve)
-    machine.check(journal)
-    assert machine.levels[-1] == SpaceLevel.ENOUGH
-    assert os.stat(machine.directory / RESERVE_NAME).st_size == 4 * MIB
+    small_disk.others -= 40 * MIB
+    small_disk.check(journal)
+    small_disk.run_until(lambda: journal.durable >= last)
+    small_disk.check(journal)
+    small_disk.run_until(lambda: not journal.space.is_using_reserve)
+    small_disk.check(journal)
+    assert small_disk.levels[-1] == SpaceLevel.ENOUGH
+    assert os.stat(small_disk.directory / RESERVE_NAME).st_size == 4 * MIB
     journal.close()
 
 
 @pytest.mark.parametrize("preallocate_bytes", [0, 256 * 1024])
-def test_a_small_group_waits_without_a_reserve(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, preallocate_bytes: int
+def test_small_group_waits_without_reserve(
+    small_disk: JournalOnSmallDisk, monkeypatch: pytest.MonkeyPatch, preallocate_bytes: int
 ) -> None:
-    """On a fast disk, the owner's thread writes small groups itself, but it never waits."""
+    """On a fast disk, the owner's thread writes small groups itself, but never waits for space."""
     monkeypatch.setattr(filesystem, "BLOCK", 1)
     options = replace(OPTIONS, reserve_bytes=0, preallocate_bytes=preallocate_bytes)
-    journal = machine.open(options)
+    journal = small_disk.open(options)
     journal._average_sync_time = 0.0
     last = put(journal)
     journal.commit()
-    machine.run_until(lambda: journal.durable >= last)
-    machine.fill()
+    small_disk.run_until(lambda: journal.durable >= last)
+    small_disk.fill()
     file = journal._file
     # the record fills the reserved space exactly, and its entry in the index finds none
     left = file._reserved - file.end - file._index_bytes
     last = put(journal, bytes(max(left, 2 * HEADER_BYTES) // 8 * 8 - HEADER_BYTES))
     journal.commit()
-    machine.run_until(lambda: journal.space.exhausted)
+    small_disk.run_until(lambda: journal.space.exhausted)
     assert journal.durable < last
-    machine.others -= 40 * MIB
-    machine.check(journal)
-    machine.run_until(lambda: journal.durable >= last)
+    small_disk.others -= 40 * MIB
+    small_disk.check(journal)
+    small_disk.run_until(lambda: journal.durable >= last)
     journal.close()
 
 
-def test_a_journal_that_cannot_wait_fails(machine: Machine) -> None:
-    machine.open().close()
+def test_journal_without_notification_fails_on_full_disk(small_disk: JournalOnSmallDisk) -> None:
+    small_disk.open().close()
     failures: list[JournalError] = []
-    journal = FileJournal.open(machine.directory, OPTIONS, on_failure=failures.append)
-    machine.fill()
+    journal = FileJournal.open(small_disk.directory, OPTIONS, on_failure=failures.append)
+    small_disk.fill()
     put(journal, bytes(6 * MIB))
     with pytest.raises(JournalFailed, match="No space left"):
         journal.sync()
@@ -205,75 +205,77 @@ def test_a_journal_that_cannot_wait_fails(machine: Machine) -> None:
     journal.close()
 
 
-def test_space_of_acked_messages_returns_while_it_is_low(machine: Machine) -> None:
-    journal = machine.open()
+def test_space_of_acked_messages_is_reclaimed_while_it_is_low(
+    small_disk: JournalOnSmallDisk,
+) -> None:
+    journal = small_disk.open()
     sequences = [put(journal, bytes(100_000)) for _ in range(60)]
     journal.sync()
-    machine.fill()
-    machine.check(journal)
-    before = machine.filesystem.used
+    small_disk.fill()
+    small_disk.check(journal)
+    before = small_disk.filesystem.used
     last_sequence = take(journal, *sequences)
     journal.commit()
-    machine.run_until(lambda: journal.durable >= last_sequence)
+    small_disk.run_until(lambda: journal.durable >= last_sequence)
 
-    machine.check_until(journal, lambda: machine.filesystem.used < before - 5 * MIB)
-    machine.check_until(journal, lambda: not journal.space.is_using_reserve)
+    small_disk.check_until(journal, lambda: small_disk.filesystem.used < before - 5 * MIB)
+    small_disk.check_until(journal, lambda: not journal.space.is_using_reserve)
     journal.close()
 
 
-def test_start_on_a_full_disk_uses_the_reserve(machine: Machine) -> None:
-    journal = machine.open()
+def test_start_on_full_disk_uses_reserve(small_disk: JournalOnSmallDisk) -> None:
+    journal = small_disk.open()
     sequence = put(journal, b"kept")
     journal.sync()
     crash(journal)
-    machine.fill()
-    journal = machine.open()
-    assert machine.levels == [SpaceLevel.LOW]
+    small_disk.fill()
+    journal = small_disk.open()
+    assert small_disk.levels == [SpaceLevel.LOW]
     assert live_of_reader(journal, sequence) == b"kept"
     last_sequence = take(journal, sequence)
     journal.commit()
-    machine.run_until(lambda: journal.durable >= last_sequence)
+    small_disk.run_until(lambda: journal.durable >= last_sequence)
     journal.close()
 
 
-def test_start_without_any_space_waits(machine: Machine) -> None:
-    journal = machine.open()
+def test_start_without_any_space_waits(small_disk: JournalOnSmallDisk) -> None:
+    journal = small_disk.open()
     sequence = put(journal, b"kept")
     journal.sync()
     crash(journal)
-    (machine.directory / RESERVE_NAME).unlink()
-    machine.fill(4096 - preallocated(list_segments(machine.directory), machine))
-    journal = machine.open()
+    (small_disk.directory / RESERVE_NAME).unlink()
+    small_disk.fill(4096 - preallocated(list_segments(small_disk.directory), small_disk))
+    journal = small_disk.open()
     assert journal.space.exhausted
     assert live_of_reader(journal, sequence) == b"kept"
-    machine.others -= 40 * MIB
-    machine.check(journal)
+    small_disk.others -= 40 * MIB
+    small_disk.check(journal)
     last_sequence = take(journal, sequence)
     journal.commit()
-    machine.run_until(lambda: journal.durable >= last_sequence)
+    small_disk.run_until(lambda: journal.durable >= last_sequence)
     journal.close()
 
 
-def preallocated(firsts: list[int], machine: Machine) -> int:
+def preallocated(firsts: list[int], small_disk: JournalOnSmallDisk) -> int:
     """Return the bytes that recovery frees of the last segment: all but its first block."""
-    path = segment_path(machine.directory, firsts[-1])
+    path = segment_path(small_disk.directory, firsts[-1])
     return os.stat(path).st_blocks * 512 - 4096
 
 
-def test_start_without_any_space_names_the_directory(machine: Machine) -> None:
-    journal = machine.open()
+def test_start_without_any_space_names_directory(small_disk: JournalOnSmallDisk) -> None:
+    journal = small_disk.open()
     sequence = put(journal, b"kept")
     for _ in range(100):
         put(journal)  # their index takes more than a block
     journal.sync()
     crash(journal)
-    (machine.directory / RESERVE_NAME).unlink()
-    machine.fill(-MIB)
+    (small_disk.directory / RESERVE_NAME).unlink()
+    small_disk.fill(-MIB)
     with pytest.raises(JournalError, match="Free space") as error:
-        machine.open()
-    assert str(machine.directory) in str(error.value)
-    machine.others = 0
-    journal = machine.open()
+        small_disk.open()
+    assert str(small_disk.directory) in str(error.value)
+    small_disk.others = 0
+    journal = small_disk.open()
     assert live_of_reader(journal, sequence) == b"kept"
     journal.close()
 
@@ -282,28 +284,28 @@ def live_of_reader(journal: FileJournal, sequence: int) -> bytes:
     return journal.fetch(sequence).body
 
 
-def test_no_space_names_the_path(machine: Machine) -> None:
-    machine.fill()
+def test_error_of_full_disk_names_path(small_disk: JournalOnSmallDisk) -> None:
+    small_disk.fill()
     with pytest.raises(JournalError, match="Free space") as error:
-        FileJournal.open(machine.directory, OPTIONS)
-    assert str(machine.directory) in str(error.value)
+        FileJournal.open(small_disk.directory, OPTIONS)
+    assert str(small_disk.directory) in str(error.value)
 
 
-def test_slots_are_named_and_dropped_only_if_so_configured(machine: Machine) -> None:
-    journal = machine.open(OPTIONS)
+def test_slots_are_reported_and_dropped_only_if_configured(small_disk: JournalOnSmallDisk) -> None:
+    journal = small_disk.open(OPTIONS)
     journal.slots.create("late")
     sequences = [put(journal, bytes(100_000)) for _ in range(60)]
     take(journal, *sequences)
     journal.sync()
-    machine.fill(6 * MIB)
-    machine.check_until(journal, lambda: bool(journal.bytes_held_by_slots()))
+    small_disk.fill(6 * MIB)
+    small_disk.check_until(journal, lambda: bool(journal.bytes_held_by_slots()))
     assert journal.bytes_held_by_slots()["late"] > 2 * MIB
     assert not journal.slots.get("late").lost
     journal.sync()
     journal.close()
 
-    journal = machine.open(replace(OPTIONS, invalidate_slots_on_low_disk_space=True))
-    machine.check_until(journal, lambda: journal.slots.get("late").lost)
-    machine.check_until(journal, lambda: len(list_segments(machine.directory)) < 3)
+    journal = small_disk.open(replace(OPTIONS, invalidate_slots_on_low_disk_space=True))
+    small_disk.check_until(journal, lambda: journal.slots.get("late").lost)
+    small_disk.check_until(journal, lambda: len(list_segments(small_disk.directory)) < 3)
     assert journal.bytes_held_by_slots() == {}
     journal.close()

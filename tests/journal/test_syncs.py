@@ -14,7 +14,7 @@ from tests.journal.support import put, reopen
 SLOW_SECONDS = 0.02
 
 
-def test_each_sync_counts_and_a_write_without_one_does_not(tmp_path: Path) -> None:
+def test_each_sync_counts_and_write_without_one_does_not(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     before = journal.syncs.read().count
     put(journal)
@@ -28,9 +28,7 @@ def test_each_sync_counts_and_a_write_without_one_does_not(tmp_path: Path) -> No
     journal.close()
 
 
-def test_the_measured_time_is_that_of_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measured_time_is_that_of_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = reopen(tmp_path)
     before = journal.syncs.read()
     fdatasync = os.fdatasync
@@ -50,7 +48,7 @@ def test_the_measured_time_is_that_of_the_disk(
     journal.close()
 
 
-def test_counts_continue_over_the_end_of_a_segment(tmp_path: Path) -> None:
+def test_counts_continue_over_end_of_segment(tmp_path: Path) -> None:
     """The histogram continues with the next file."""
     journal = reopen(tmp_path)
     before = journal.syncs.read().count
@@ -62,7 +60,7 @@ def test_counts_continue_over_the_end_of_a_segment(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_start_resets_the_counts(tmp_path: Path) -> None:
+def test_start_resets_counts(tmp_path: Path) -> None:
     journal = FileJournal.open(tmp_path)
     for _ in range(5):
         put(journal)

@@ -1,5 +1,4 @@
-"""Groups that no client waits for are written and not synced: their state after the
-end of the process, and after the end of the machine."""
+"""Groups that are written and not synced: their state after a crash of process or machine."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from sluicemq.model.errors import JournalDamaged
 from tests.journal.support import TINY, crash, live_of, put, reopen, replace_os, segments_of, take
 
 
-class Disk:
-    """Stands in for `os` in the writer and counts."""
+class CountingDisk:
+    """Replacement of `os` in the writer that counts syncs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.syncs = 0
@@ -37,10 +36,10 @@ def commit(journal: FileJournal, sync: bool) -> None:
         journal._writer.wait()
 
 
-def test_unawaited_groups_are_written_at_once_and_synced_with_the_next(
+def test_unawaited_groups_are_written_at_once_and_synced_with_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = Disk(monkeypatch)
+    disk = CountingDisk(monkeypatch)
     journal = reopen(tmp_path)
     reports: list[tuple[str, int]] = []
     journal.observe(
@@ -69,7 +68,7 @@ def test_unawaited_groups_are_written_at_once_and_synced_with_the_next(
     journal.close()
 
 
-def test_numbers_without_records_do_not_count_as_durable_before_the_records(
+def test_numbers_without_records_do_not_count_as_durable_before_records(
     tmp_path: Path,
 ) -> None:
     journal = reopen(tmp_path)
@@ -84,7 +83,7 @@ def test_numbers_without_records_do_not_count_as_durable_before_the_records(
     journal.close()
 
 
-def test_written_groups_survive_a_killed_process(tmp_path: Path) -> None:
+def test_written_groups_survive_killed_process(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     unacked, acked = put(journal, b"kept"), put(journal, b"gone")
     journal.sync()
@@ -96,9 +95,12 @@ def test_written_groups_survive_a_killed_process(tmp_path: Path) -> None:
     journal.close()
 
 
-def _lost(directory: Path, *later: bool) -> Path:
-    """A journal of a machine that went down: behind the last sync there is a group whose pages did
-    not get to the disk, and `later` ones, with a sync or without, whose pages did."""
+def _write_after_power_failure(directory: Path, *later: bool) -> Path:
+    """Write a journal as after a power failure.
+
+    Behind the last sync is a group whose pages are lost. The pages of `later` groups, with a sync
+    or without, are on disk.
+    """
     journal = reopen(directory, JournalOptions(preallocate_bytes=0))
     put(journal, b"kept" * 10)
     journal.sync()
@@ -117,8 +119,8 @@ def _lost(directory: Path, *later: bool) -> Path:
     return path
 
 
-def test_pages_lost_between_two_syncs_are_a_torn_tail(tmp_path: Path) -> None:
-    _lost(tmp_path, False, False)
+def test_pages_lost_between_two_syncs_are_torn_tail(tmp_path: Path) -> None:
+    _write_after_power_failure(tmp_path, False, False)
     journal = reopen(tmp_path)
     assert list(live_of(journal).values()) == [b"kept" * 10]
     assert journal.recovery.report["torn_bytes"] > 0
@@ -126,16 +128,16 @@ def test_pages_lost_between_two_syncs_are_a_torn_tail(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("published", [True, False])
-def test_pages_lost_before_a_sync_are_damage(tmp_path: Path, published: bool) -> None:
+def test_pages_lost_before_sync_are_damage(tmp_path: Path, published: bool) -> None:
     # without the published end the record behind the sync reveals the damage
-    path = _lost(tmp_path, True, False)
+    path = _write_after_power_failure(tmp_path, True, False)
     if not published:
         (tmp_path / "durable").unlink()
     with pytest.raises(JournalDamaged, match=path.name):
         reopen(tmp_path)
 
 
-def test_a_segment_ends_with_a_sync(tmp_path: Path) -> None:
+def test_segment_ends_with_sync(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     sequence = put(journal, b"x" * 100)
     commit(journal, False)
@@ -149,7 +151,7 @@ def test_a_segment_ends_with_a_sync(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_the_unsynced_data_is_bounded(tmp_path: Path) -> None:
+def test_unsynced_data_is_bounded(tmp_path: Path) -> None:
     journal = reopen(tmp_path, JournalOptions())
     for _ in range(3):
         sequence = put(journal, bytes(MAX_UNSYNCED // 3))
@@ -161,7 +163,7 @@ def test_the_unsynced_data_is_bounded(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_seal_syncs_first(tmp_path: Path) -> None:
+def test_seal_syncs_first(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     sequence = put(journal)
     commit(journal, False)
@@ -175,7 +177,7 @@ def test_a_seal_syncs_first(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_journal_is_behind_while_too_many_bytes_wait_for_a_write(tmp_path: Path) -> None:
+def test_journal_is_behind_while_too_many_bytes_wait_for_write(tmp_path: Path) -> None:
     journal = reopen(tmp_path, JournalOptions())
     put(journal, b"being written")
     journal.commit(False)
