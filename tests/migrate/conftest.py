@@ -1,4 +1,4 @@
-"""A program that migrates, and what it says."""
+"""Fixtures that run `sluicemq migrate` and read its results."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def fingerprint(directory: Path) -> dict[str, str]:
     }
 
 
-def left(report: dict[str, Any]) -> list[tuple[str, str]]:
+def not_migrated(report: dict[str, Any]) -> list[tuple[str, str]]:
     """Return type and name of everything that is not migrated."""
     return [(item["what"], item["name"]) for item in report["left"]]
 
 
-def journaled(data_dir: Path) -> list[Message]:
+def journaled_messages(data_dir: Path) -> list[Message]:
     """Return the messages in a data directory's journal, in order, without those of prepared
     transactions."""
     entries = dump(data_dir / "journal")
@@ -64,7 +64,7 @@ def journaled(data_dir: Path) -> list[Message]:
 
 
 @contextmanager
-def restored(data_dir: Path) -> Iterator[Broker]:
+def restored_broker(data_dir: Path) -> Iterator[Broker]:
     """Yield the engine that a broker would start with."""
     journal = FileJournal.open(data_dir / "journal")
     try:

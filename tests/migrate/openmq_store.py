@@ -1,6 +1,8 @@
-"""Writes an Open MQ instance as the broker does, byte by byte, knowing nothing of the code that
-reads it. Names and numbers of classes are those of Open MQ 6; a store that a real one had written
-was compared with this by hand."""
+"""Write the files of an Open MQ instance byte by byte, without the code that reads them.
+
+Names and numbers of classes are those of Open MQ 6. The result was compared with a store written by
+Open MQ.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ STRING = "Ljava/lang/String;"
 
 
 class Stream:
-    """One serialization stream; classes are described once and referred to afterwards."""
+    """A serialization stream, which describes each class once and then refers to it."""
 
     def __init__(self) -> None:
         self.data = b"\xac\xed\x00\x05"
@@ -66,7 +68,7 @@ class Stream:
         """Begin an object, whose class and data follow."""
         self.data += b"\x73"
 
-    def made(self) -> None:
+    def assign_handle(self) -> None:
         """Assign a handle to the object."""
         self._handle += 1
 
@@ -75,7 +77,7 @@ def consumer_uid(stream: Stream, number: int) -> None:
     """Write an Externalizable of eight bytes."""
     stream.begin()
     stream.describe(f"{CORE}ConsumerUID", 0x0C, [], (f"{UTIL}UID", 2, [("J", "id", "")]))
-    stream.made()
+    stream.assign_handle()
     stream.data += b"\x77\x08" + pack(">q", number) + b"\x78"
 
 
@@ -85,7 +87,7 @@ def destination_uid(stream: Stream, queue: bool, name: str) -> None:
     parent = (f"{CORE}StringUID", 2, [("I", "hashCode", ""), ("L", "str", STRING)])
     fields = [("Z", "isQueue", ""), ("L", "name", STRING)]
     stream.describe(f"{CORE}DestinationUID", 2, fields, parent)
-    stream.made()
+    stream.assign_handle()
     stream.data += pack(">i", 0)
     stream.text(unique)
     stream.data += pack(">?", queue)
@@ -98,7 +100,7 @@ def size_string(stream: Stream, size: int | None) -> None:
         return
     stream.begin()
     stream.describe(f"{UTIL}SizeString", 2, [("J", "bytes", ""), ("L", "str", STRING)])
-    stream.made()
+    stream.assign_handle()
     stream.data += pack(">q", size)
     stream.text(f"{size}b")
 
@@ -117,7 +119,7 @@ def destination(
     active: int = -1,
     backup: int = 0,
 ) -> bytes:
-    """An entry of the file `destination`: its unique name and itself."""
+    """Return an entry of the file `destination`: its unique name and the destination."""
     stream = Stream()
     stream.text(("Q:" if queue else "T:") + name.replace("/", "_"))
     fields = [
@@ -138,7 +140,7 @@ def destination(
         stream.describe(f"{CORE}Queue", 2, queue_fields, parent)
     else:
         stream.describe(f"{CORE}Topic", 2, [("I", "maxSharedConsumers", "")], parent)
-    stream.made()
+    stream.assign_handle()
     kind = type | (1 if queue else 2)
     stream.data += pack(">iiiii?", messages, limit, 1000, producers, kind, dmq)
     size_string(stream, memory)
@@ -158,7 +160,7 @@ def interest(
     no_local: bool = False,
     shared: bool = False,
 ) -> bytes:
-    """An entry of the file `interest`: its number and the subscription."""
+    """Return an entry of the file `interest`: its number and the subscription."""
     stream = Stream()
     consumer_uid(stream, number)
     fields = [
@@ -171,12 +173,12 @@ def interest(
     own_fields = [("Z", "jmsshared", ""), ("L", "clientID", STRING), ("L", "durableName", STRING)]
     stream.begin()
     stream.describe(f"{CORE}Subscription", 2, own_fields, (f"{CORE}Consumer", 2, fields))
-    stream.made()
+    stream.assign_handle()
     stream.data += pack(">q?", 0, no_local)
     destination_uid(stream, False, topic)
     stream.begin()  # a class that writes more than its fields
     stream.describe("java.util.HashSet", 3, [])
-    stream.made()
+    stream.assign_handle()
     stream.data += b"\x77\x0c" + pack(">ifi", 16, 0.75, 0) + b"\x78"
     stream.text(selector)
     stream.data += pack(">?", shared)
@@ -209,7 +211,7 @@ def packet(
     longs: dict[int, int] | None = None,
     properties: bytes = b"",
 ) -> bytes:
-    """Strings and longs are records of the variable header by number."""
+    """Return a packet; strings and longs are records of the variable header, by number."""
     raw = body.encode() if isinstance(body, str) else body
     header = b""
     for number, value in (longs or {}).items():
@@ -244,13 +246,15 @@ def property_block(values: dict[str, str | int]) -> bytes:
 # --- files ---------------------------------------------------------------------------------------
 
 
-def states(found: dict[int, int]) -> bytes:
-    return pack(">i", len(found)) + b"".join(pack(">qi", *item) for item in found.items())
+def states(delivery_states: dict[int, int]) -> bytes:
+    return pack(">i", len(delivery_states)) + b"".join(
+        pack(">qi", *item) for item in delivery_states.items()
+    )
 
 
-def stored(raw: bytes, found: dict[int, int]) -> bytes:
+def stored(raw: bytes, delivery_states: dict[int, int]) -> bytes:
     """Return the data of a message's record."""
-    return pack(">i", len(raw)) + raw + states(found)
+    return pack(">i", len(raw)) + raw + states(delivery_states)
 
 
 def record(data: bytes, state: int = 2, cookie: int = 0, block: int = 256) -> bytes:
@@ -264,8 +268,8 @@ def record_file(*records: bytes, version: int = 2, length: int = 0) -> bytes:
     return (head + b"".join(records) + last).ljust(length, b"\0")
 
 
-def large_file(raw: bytes, found: dict[int, int], tag: bytes = b"GOOD") -> bytes:
-    attachment = states(found)
+def large_file(raw: bytes, delivery_states: dict[int, int], tag: bytes = b"GOOD") -> bytes:
+    attachment = states(delivery_states)
     return pack(">H4sq", 4, tag, len(raw)) + raw + pack(">q", len(attachment)) + attachment
 
 
@@ -329,14 +333,14 @@ topic.create.allow.user=*
 """
 
 
-def hashed(user: str, password: str) -> str:
+def password_hash(user: str, password: str) -> str:
     """Return a hash in the format of passwd: an MD5 as a signed number."""
     raw = hashlib.md5(f"{user}:{password}".encode()).digest()
     return f"{int.from_bytes(raw, 'big', signed=True):x}"
 
 
 class Instance:
-    """The directory of an instance, empty at first."""
+    """The directory of an instance, initially empty."""
 
     def __init__(self, root: Path, name: str = "shop") -> None:
         self.path = root / "instances" / name
@@ -347,7 +351,9 @@ class Instance:
         self.properties("imq.instanceconfig.version=300\n")
         self.write("etc/accesscontrol.properties", ACCESS.encode())
         accounts = [("admin", "admin", "admin"), ("guest", "guest", "anonymous")]
-        lines = [f"{user}:{hashed(user, word)}:{group}:1\n" for user, word, group in accounts]
+        lines = [
+            f"{user}:{password_hash(user, word)}:{group}:1\n" for user, word, group in accounts
+        ]
         self.write("etc/passwd", "".join(lines).encode())
 
     def write(self, name: str, content: bytes) -> Path:

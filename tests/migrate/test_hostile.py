@@ -1,5 +1,7 @@
-"""Whatever the bytes of a source are: the answer is a plan, or an error that names the place. No
-other exception, no memory or time beyond the input's size."""
+"""Damaged sources result in a plan, or in an error with a position.
+
+There is no other exception, and no memory or time beyond the size of the input.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,12 @@ from tests.migrate import openmq_store as store
 from tests.migrate import test_phpmq, vibemq_store
 from tests.migrate.openmq_store import Instance, packet, record, stored
 
-FEW = settings(
+FEW_EXAMPLES = settings(
     max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-MANY = settings(max_examples=300, deadline=None)
+MANY_EXAMPLES = settings(max_examples=300, deadline=None)
 
 MUTATIONS = st.lists(
     st.tuples(st.floats(0, 1, exclude_max=True), st.binary(min_size=1, max_size=8)),
@@ -51,8 +53,8 @@ def mutated(content: bytes, mutations: list[tuple[float, bytes]], cut: float = 1
     return bytes(changed[: max(1, int(cut * len(changed)))])
 
 
-def carried_out(plan: Plan) -> None:
-    """Read everything that the plan promises."""
+def execute_plan(plan: Plan) -> None:
+    """Read all data of the plan."""
     for waiting in plan.read_messages():
         assert waiting.key
     with tempfile.TemporaryDirectory() as directory:
@@ -63,26 +65,26 @@ def carried_out(plan: Plan) -> None:
         assert msgspec.json.decode(line)["sort"] in SET_ASIDE
 
 
-def answered(inspect_source: Callable[[], Plan]) -> None:
+def inspect_and_execute(inspect_source: Callable[[], Plan]) -> None:
     with suppress(SourceError):
-        carried_out(inspect_source())
+        execute_plan(inspect_source())
 
 
-@MANY
+@MANY_EXAMPLES
 @given(st.binary(max_size=400))
 def test_properties(content: bytes) -> None:
     with suppress(SourceError):
         parse_properties(content, "file")
 
 
-@MANY
+@MANY_EXAMPLES
 @given(st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_settings_in_json(content: bytes) -> None:
     with suppress(SourceError):
         decode_json(content, "file")
 
 
-@MANY
+@MANY_EXAMPLES
 @given(
     st.one_of(st.binary(max_size=300), st.text("<>/PHMQ ='\"a!&;[]", max_size=300).map(str.encode))
 )
@@ -91,7 +93,7 @@ def test_settings_in_xml(content: bytes) -> None:
         read_elements(content, "file")
 
 
-@MANY
+@MANY_EXAMPLES
 @given(MUTATIONS, st.floats(0, 1))
 def test_objects(mutations: list[tuple[float, bytes]], cut: float) -> None:
     for stream in (
@@ -102,7 +104,7 @@ def test_objects(mutations: list[tuple[float, bytes]], cut: float) -> None:
             read_objects(mutated(stream, mutations, cut), 2, "file")
 
 
-@MANY
+@MANY_EXAMPLES
 @given(st.binary(max_size=300))
 def test_any_objects(content: bytes) -> None:
     with suppress(SourceError):
@@ -146,7 +148,7 @@ def test_what_is_mutated_is_read_at_all(instance: Instance) -> None:
     assert len(plan.prepared_transactions) == 1
 
 
-@settings(FEW, max_examples=300)
+@settings(FEW_EXAMPLES, max_examples=300)
 @given(st.sampled_from(FILES), MUTATIONS, st.sampled_from([1.0, 1.0, 0.5]), st.booleans())
 def test_stores_of_open_mq(
     instance: Instance, name: str, mutations: list[tuple[float, bytes]], cut: float, skip: bool
@@ -157,12 +159,12 @@ def test_stores_of_open_mq(
     used = content.rstrip(b"\0")
     file.write_bytes(mutated(used, mutations, cut))
     try:
-        answered(lambda: inspect_source(instance.path, False, skip))
+        inspect_and_execute(lambda: inspect_source(instance.path, False, skip))
     finally:
         file.write_bytes(content)
 
 
-@FEW
+@FEW_EXAMPLES
 @given(MUTATIONS, st.sampled_from([1.0, 0.7]))
 def test_stores_of_phpmq(
     tmp_path_factory: pytest.TempPathFactory, mutations: list[tuple[float, bytes]], cut: float
@@ -171,10 +173,10 @@ def test_stores_of_phpmq(
     database = test_phpmq.Store(directory / "store.sqlite")
     database.add(1, b"orders", b"x" * 50, 1)
     database.path.write_bytes(mutated(database.path.read_bytes(), mutations, cut))
-    answered(lambda: inspect_phpmq(database.path, None))
+    inspect_and_execute(lambda: inspect_phpmq(database.path, None))
 
 
-@FEW
+@FEW_EXAMPLES
 @given(MUTATIONS, st.sampled_from([1.0, 0.7]))
 def test_stores_of_vibemq(
     tmp_path_factory: pytest.TempPathFactory, mutations: list[tuple[float, bytes]], cut: float
@@ -184,7 +186,7 @@ def test_stores_of_vibemq(
     database.queue("orders")
     database.message("a", "orders", '{"a": 1}', headers={"k": "v"})
     database.path.write_bytes(mutated(database.path.read_bytes(), mutations, cut))
-    answered(lambda: inspect_vibemq(database.path, None))
+    inspect_and_execute(lambda: inspect_vibemq(database.path, None))
 
 
 TYPES = st.one_of(
@@ -196,19 +198,19 @@ TYPES = st.one_of(
 )
 
 
-@FEW
+@FEW_EXAMPLES
 @given(st.tuples(TYPES, TYPES, TYPES, TYPES, TYPES))
 def test_values_of_any_type(
     tmp_path_factory: pytest.TempPathFactory, values: tuple[object, ...]
 ) -> None:
-    """SQLite holds anything in any column."""
+    """SQLite stores values of any type in any column."""
     file = tmp_path_factory.mktemp("types") / "store.sqlite"
     connection = sqlite3.connect(file)
     with suppress(UnicodeEncodeError), connection:
         connection.executescript(test_phpmq.SCHEMA)
         connection.execute("INSERT INTO queue VALUES (?, ?, ?, ?, ?)", values)
     connection.close()
-    answered(lambda: inspect_phpmq(file, None))
+    inspect_and_execute(lambda: inspect_phpmq(file, None))
     connection = sqlite3.connect(file)
     with suppress(UnicodeEncodeError, sqlite3.IntegrityError), connection:
         connection.executescript(vibemq_store.SCHEMA)
@@ -219,4 +221,4 @@ def test_values_of_any_type(
             (*values, values[0]),
         )
     connection.close()
-    answered(lambda: inspect_vibemq(file, None))
+    inspect_and_execute(lambda: inspect_vibemq(file, None))

@@ -1,4 +1,4 @@
-"""The forms of Open MQ's files, one by one."""
+"""Formats of Open MQ's files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from tests.cli.conftest import Run
 from tests.migrate import openmq_store as store
-from tests.migrate.conftest import Migrate, left
+from tests.migrate.conftest import Migrate, not_migrated
 from tests.migrate.openmq_store import Instance, packet, record, stored
 
 # --- property files ------------------------------------------------------------------------------
@@ -47,13 +47,13 @@ from tests.migrate.openmq_store import Instance, packet, record, stored
         ("a=\\", "a", ""),
     ],
 )
-def test_a_property(line: str, key: str, text: str) -> None:
+def test_property_lines_are_parsed(line: str, key: str, text: str) -> None:
     properties = parse_properties(line.encode("latin-1"), "file")
     assert properties[key].value == text
     assert properties[key].location == "file, line 1"
 
 
-def test_comments_are_ignored_and_the_last_value_counts() -> None:
+def test_comments_are_ignored_and_last_value_counts() -> None:
     properties = parse_properties(b"# a=1\r\n! a=2\n\n a=3\ra=\xfc\\\n# no comment", "file")
     assert {key: (value.value, value.location) for key, value in properties.items()} == {
         "a": ("ü# no comment", "file, line 5")
@@ -106,7 +106,7 @@ def test_arrays_enums_and_references_are_read() -> None:
         + b"\x99",
     ],
 )
-def test_invalid_stream_is_an_error(data: bytes) -> None:
+def test_invalid_stream_is_error(data: bytes) -> None:
     with pytest.raises(Damage, match="here, at"):
         read_objects(data, 2, "here")
 
@@ -130,7 +130,7 @@ def test_records_in_use_are_read(tmp_path: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 4, 8])
-def test_records_after_a_damaged_one_are_read(tmp_path: Path, offset: int) -> None:
+def test_records_after_damaged_one_are_read(tmp_path: Path, offset: int) -> None:
     file = tmp_path / "vrfile"
     content = bytearray(store.record_file(record(b"one"), record(b"two"), record(b"six")))
     content[24 + 256 + offset : 24 + 256 + offset + 2] = b"\x7f\x7f"
@@ -162,7 +162,7 @@ def instance(tmp_path: Path) -> Instance:
     return instance
 
 
-def test_damage_stops_the_migration_unless_skipped(
+def test_damage_stops_migration_unless_skipped(
     instance: Instance, migrate: Migrate, run: Run, tmp_path: Path
 ) -> None:
     intact = packet("orders", "good", 1)
@@ -182,16 +182,16 @@ def test_damage_stops_the_migration_unless_skipped(
     assert not (tmp_path / "data").exists()
     report = migrate("openmq", instance.path, "--skip-damaged")
     assert report["messages"]["imported"] == 1
-    assert [kind for kind, _ in left(report)] == ["damage"] * 3
+    assert [kind for kind, _ in not_migrated(report)] == ["damage"] * 3
 
 
-def test_file_with_a_damaged_header_is_skipped_alone(instance: Instance, migrate: Migrate) -> None:
+def test_file_with_damaged_header_is_skipped_alone(instance: Instance, migrate: Migrate) -> None:
     instance.destinations(store.destination("orders"), store.destination("bills"))
     instance.messages("Qbills", record(stored(packet("bills", "kept", 2), {0: 0})))
     instance.write("fs370/message/Qorders/vrfile", bytes(100))
     report = migrate("openmq", instance.path, "--skip-damaged")
     assert report["messages"]["imported"] == 1
-    assert left(report) == [("damage", "in the store")]
+    assert not_migrated(report) == [("damage", "in the store")]
 
 
 def test_entry_that_was_being_written_is_damage(
@@ -245,7 +245,7 @@ DESTINATIONS = {
 
 
 def permitted(rules: str, account: OpenmqAccount = ANNA) -> dict[str, set[str]]:
-    """Return the permissions that a user gets from the rules, by pattern."""
+    """Return the permissions that the rules grant to a user, by pattern."""
     plan = Plan(kind="openmq", source_path=Path("/"), destinations=dict(DESTINATIONS))
     text = f"connection.NORMAL.allow.user=*\n{rules}"
     add_accounts(plan, [account], AccessRules(parse_properties(text.encode(), "rules")))
@@ -267,7 +267,7 @@ topic.*.consume.allow.user=*
     assert permitted(rules, ANNA._replace(group="wages")) == {"*": {"consume"}}
 
 
-def test_the_user_overrides_the_group_and_the_name_the_general() -> None:
+def test_specific_rules_override_general_ones() -> None:
     rules = """
 queue.*.produce.deny.user=*
 queue.orders.produce.allow.group=sales
@@ -284,7 +284,7 @@ def test_queue_rules_grant_nothing_on_topics() -> None:
     }
 
 
-def test_create_is_a_separate_operation() -> None:
+def test_create_is_separate_operation() -> None:
     assert permitted("queue.create.allow.user=*\ntopic.create.allow.group=sales\n") == {
         "*": {"create"}
     }
@@ -324,36 +324,36 @@ def test_without_access_control_all_users_get_all_permissions(instance: Instance
 
 
 def old_transaction(number: int, state: int, xid: bytes, now: int | None = None) -> bytes:
-    """An entry of `txn`."""
+    """Return an entry of `txn`."""
     stream = store.Stream()
     stream.begin()
     uid = (f"{store.UTIL}UID", 2, [("J", "id", "")])
     stream.describe("com.sun.messaging.jmq.jmsserver.data.TransactionUID", 0x0C, [], uid)
-    stream.made()
+    stream.assign_handle()
     stream.data += b"\x77\x08" + pack(">q", number) + b"\x78"
     stream.begin()
     stream.describe("com.sun.messaging.jmq.jmsserver.persist.api.TransactionInfo", 0x0C, [])
-    stream.made()
+    stream.assign_handle()
     stream.data += b"\x77\x04" + pack(">i", 1)
     stream.begin()
     stream.describe("com.sun.messaging.jmq.jmsserver.data.TransactionState", 0x0C, [])
-    stream.made()
+    stream.assign_handle()
     stream.data += b"\x77\x8c" + xid + pack(">i", state) + b"\x70\x70\x70\x78"
     stream.data += b"\x70\x70\x78"
     return stream.data + (b"" if now is None else b"%CD" + bytes([now]) + bytes(16))
 
 
 def old_acks(number: int, identity: bytes, consumer: int) -> bytes:
-    """An entry of `txnack`."""
+    """Return an entry of `txnack`."""
     stream = store.Stream()
     store.consumer_uid(stream, number)
     stream.begin()
     stream.describe("java.util.HashSet", 3, [])
-    stream.made()
+    stream.assign_handle()
     stream.data += b"\x77\x0c" + pack(">ifi", 16, 0.75, 1)
     stream.begin()
     stream.describe("com.sun.messaging.jmq.jmsserver.data.TransactionAcknowledgement", 0x0C, [])
-    stream.made()
+    stream.assign_handle()
     stream.data += b"\x77\x20" + identity
     store.consumer_uid(stream, 99)
     store.consumer_uid(stream, consumer)
@@ -370,7 +370,7 @@ def old_acks(number: int, identity: bytes, consumer: int) -> bytes:
         (1, None, 2, 0),
     ],
 )
-def test_old_transactions(
+def test_old_transactions_are_migrated_by_state(
     instance: Instance, migrate: Migrate, state: int, now: int | None, waiting: int, prepared: int
 ) -> None:
     """The transaction acknowledges one message and sends one; another message is ready. If it is
@@ -392,7 +392,7 @@ def test_old_transactions(
     assert len(report["transactions"]) == prepared
 
 
-def test_acknowledgement_uses_the_consumer_number_of_the_store(instance: Instance) -> None:
+def test_acknowledgement_uses_consumer_number_of_store(instance: Instance) -> None:
     acks = record(old_acks(500, store.sysid(1), 12), block=1024)
     instance.write("fs370/txnack", store.record_file(acks))
     entry = record(old_transaction(500, 5, store.xid(b"g", b"b")), block=1024)

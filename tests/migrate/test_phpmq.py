@@ -14,7 +14,7 @@ from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ClientError
 from tests.cli.conftest import Run
-from tests.migrate.conftest import Migrate, journaled, left
+from tests.migrate.conftest import Migrate, journaled_messages, not_migrated
 
 SCHEMA = """
 CREATE TABLE `queue` (`messageId` CHAR(32), `queueName` VARCHAR(50), `content` TEXT,
@@ -87,7 +87,7 @@ def test_ready_messages_are_imported_in_order(
         client.subscribe(b"\xff other".decode("utf-8", "surrogateescape"))
         assert client.receive(20).body == b"x"
     assert bodies == [content, b"", b"third"]
-    first = next(m for m in journaled(tmp_path / "data") if m.body == content)
+    first = next(m for m in journaled_messages(tmp_path / "data") if m.body == content)
     assert (first.message_id, first.timestamp) == (identity, 1_760_000_000_001)
 
 
@@ -106,7 +106,7 @@ def test_dispatched_message_is_redelivered(store: Store, migrate: Migrate, tmp_p
         assert (message.redelivered, message.delivery_count) == (True, 2)
 
 
-def test_root_leaves_all_files_to_the_owner_of_the_data_directory(
+def test_root_leaves_all_files_to_owner_of_data_directory(
     store: Store, migrate: Migrate, run: Run, tmp_path: Path
 ) -> None:
     store.add(1, b"orders", b"x", 17_600_000_000_000)
@@ -131,14 +131,14 @@ def test_configuration_is_migrated(store: Store, migrate: Migrate) -> None:
     assert report["left"] == []
 
 
-def test_a_port_without_logins_is_not_opened(store: Store, migrate: Migrate) -> None:
+def test_port_without_logins_is_not_opened(store: Store, migrate: Migrate) -> None:
     report = migrate("phpmq", configuration(store, host="0.0.0.0"))
-    assert left(report) == [("listener", "servers/messagequeue/network: 0.0.0.0:9100")]
+    assert not_migrated(report) == [("listener", "servers/messagequeue/network: 0.0.0.0:9100")]
     assert 'url = "phpmq://127.0.0.1:9100"' in report["config"]["text"]
     assert report["config"]["problems"] == []
 
 
-def test_any_path_of_a_socket_is_migrated(store: Store, migrate: Migrate) -> None:
+def test_any_path_of_socket_is_migrated(store: Store, migrate: Migrate) -> None:
     file = configuration(store)
     file.write_text(file.read_text().replace("/tmp/main", "/tmp/100% my?"))
     report = migrate("phpmq", file)
@@ -146,7 +146,7 @@ def test_any_path_of_a_socket_is_migrated(store: Store, migrate: Migrate) -> Non
     assert report["config"]["problems"] == []
 
 
-def test_problems_name_the_line_of_the_new_configuration(store: Store, migrate: Migrate) -> None:
+def test_problems_name_line_of_new_configuration(store: Store, migrate: Migrate) -> None:
     file = configuration(store)
     file.write_text(file.read_text().replace("9100", "70000"))
     (problem,) = migrate("phpmq", file)["config"]["problems"]
@@ -156,7 +156,7 @@ def test_problems_name_the_line_of_the_new_configuration(store: Store, migrate: 
 
 def test_store_in_memory_has_no_messages(store: Store, migrate: Migrate) -> None:
     report = migrate("phpmq", configuration(store, path=":memory:"))
-    assert left(report) == [("messages", "in memory")]
+    assert not_migrated(report) == [("messages", "in memory")]
 
 
 def test_missing_store_is_reported_and_can_be_named(
@@ -184,9 +184,7 @@ def test_missing_store_is_reported_and_can_be_named(
         (b"\xff\xfe\x00", "not XML"),
     ],
 )
-def test_invalid_configuration_is_an_error(
-    store: Store, run: Run, content: bytes, place: str
-) -> None:
+def test_invalid_configuration_is_error(store: Store, run: Run, content: bytes, place: str) -> None:
     file = configuration(store)
     file.write_bytes(content)
     result = run("migrate", "phpmq", str(file), "--to", "data")

@@ -1,4 +1,4 @@
-"""A migration may be run again, also after it has been cut short, and imports nothing twice."""
+"""A repeated migration, also after an interrupted one, imports nothing twice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sluicemq.migrate import transfer
 from sluicemq.migrate.source_files import ChangeDetector
 from tests.cli.conftest import Run
 from tests.migrate import openmq_store as store
-from tests.migrate.conftest import Migrate, journaled, restored
+from tests.migrate.conftest import Migrate, journaled_messages, restored_broker
 from tests.migrate.openmq_store import Instance, packet, record, stored
 
 
@@ -34,7 +34,7 @@ def fill(instance: Instance, count: int) -> None:
 
 
 def numbers(data: Path) -> list[int]:
-    return [int(message.body) for message in journaled(data)]
+    return [int(message.body) for message in journaled_messages(data)]
 
 
 def test_second_run_imports_only_new_messages(
@@ -49,7 +49,7 @@ def test_second_run_imports_only_new_messages(
     assert numbers(tmp_path / "data") == list(range(12))
 
 
-def test_the_place_of_the_source_does_not_matter(
+def test_source_may_be_moved_between_runs(
     instance: Instance, migrate: Migrate, tmp_path: Path
 ) -> None:
     migrate("openmq", instance.path)
@@ -58,7 +58,7 @@ def test_the_place_of_the_source_does_not_matter(
 
 
 class Crash(BaseException):
-    """Simulates the end of the process."""
+    """Simulated crash of the process."""
 
 
 @pytest.mark.parametrize("moment", ["before", "behind", "at the end"])
@@ -99,7 +99,7 @@ def test_interrupted_run_is_completed(
     assert numbers(tmp_path / "data") == list(range(10))
 
 
-def test_messages_of_a_run_that_ended_twice_in_one_unit_are_imported(
+def test_messages_of_run_that_ended_twice_in_one_unit_are_imported(
     instance: Instance, migrate: Migrate, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a full disk: each run announces the unit in the ledger and cannot write it."""
@@ -116,7 +116,7 @@ def test_messages_of_a_run_that_ended_twice_in_one_unit_are_imported(
     assert numbers(tmp_path / "data") == list(range(10))
 
 
-def test_interrupted_run_is_completed_after_the_broker_has_forgotten_it(
+def test_interrupted_run_is_completed_after_broker_has_forgotten_it(
     instance: Instance, migrate: Migrate, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after 30 days in which other batches were written."""
@@ -153,7 +153,7 @@ def test_prepared_transactions_are_imported_once(
     migrate("openmq", instance.path)
     report = migrate("openmq", instance.path)
     assert report["messages"]["imported_before"] == 10
-    with restored(tmp_path / "data") as broker:
+    with restored_broker(tmp_path / "data") as broker:
         assert len(broker.transactions.prepared) == 1
 
 
@@ -169,7 +169,7 @@ def test_topic_message_without_subscription_does_not_count_as_imported(
     assert migrate("openmq", instance.path)["messages"]["imported"] == 1
 
 
-def test_incomplete_line_of_the_ledger_is_ignored(
+def test_incomplete_line_of_ledger_is_ignored(
     instance: Instance, migrate: Migrate, tmp_path: Path
 ) -> None:
     migrate("openmq", instance.path)
@@ -180,7 +180,7 @@ def test_incomplete_line_of_the_ledger_is_ignored(
     assert migrate("openmq", instance.path)["messages"]["imported"] == 0
 
 
-def test_damaged_ledger_stops_the_run(
+def test_damaged_ledger_stops_run(
     instance: Instance, migrate: Migrate, run: Run, tmp_path: Path
 ) -> None:
     migrate("openmq", instance.path)
@@ -201,7 +201,7 @@ def test_ledger_of_another_journal_is_ignored(
     assert migrate("openmq", instance.path)["messages"]["imported"] == 0
 
 
-def test_journal_of_a_running_broker_is_not_changed(
+def test_journal_of_running_broker_is_not_changed(
     instance: Instance, run: Run, tmp_path: Path
 ) -> None:
     with LocalBroker(tmp_path / "data", ["phpmq://127.0.0.1:0"]):
@@ -225,12 +225,12 @@ def test_existing_settings_and_users_are_kept(
     assert config.read_text() == "# mine\n"
     assert json.loads((tmp_path / "data" / "users.json").read_bytes()) == json.loads(users)
     assert [destination["kept"] for destination in report["destinations"]] == [True]
-    with restored(tmp_path / "data") as broker:
+    with restored_broker(tmp_path / "data") as broker:
         (queue,) = broker.destinations.values()
         assert queue.settings.max_messages == 100_000
 
 
-def test_source_written_during_the_run_is_reported(
+def test_source_written_during_run_is_reported(
     instance: Instance, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ChangeDetector, "changed", lambda self: [instance.store / "destination"])

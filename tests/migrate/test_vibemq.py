@@ -17,7 +17,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ClientError
 from sluicemq.protocols.vibemq.queues import Mode, QueueOptions, Strategy, WrittenOptions
 from tests.cli.conftest import Run
-from tests.migrate.conftest import Migrate, journaled, left, restored
+from tests.migrate.conftest import Migrate, journaled_messages, not_migrated, restored_broker
 from tests.migrate.vibemq_store import Store
 
 CREATED = "2026-02-18T10:00:00.1234567Z"
@@ -68,7 +68,7 @@ def test_ready_messages_are_imported_unchanged(
         "deliveryAttempts": "1",
     }
     assert messages[2].headers["deliveryAttempts"] == "3"
-    assert [m.priority for m in journaled(tmp_path / "data")] == [9, 4, 4]
+    assert [m.priority for m in journaled_messages(tmp_path / "data")] == [9, 4, 4]
 
 
 def test_queues_keep_their_options(store: Store, migrate: Migrate, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_queues_keep_their_options(store: Store, migrate: Migrate, tmp_path: Pat
 def test_queues_read_back_as_they_were_written(
     store: Store, migrate: Migrate, tmp_path: Path
 ) -> None:
-    """Options that mean nothing, and the time of creation, to 100 ns."""
+    """This includes invalid options, and the creation time in units of 100 ns."""
     options = {"mode": 9, "maxQueueSize": -1, "maxRetryAttempts": 0, "overflowStrategy": 7}
     store.queue("odd", **options, messageTtl="-00:00:00.0010000", enableDeadLetterQueue=False)
     store.queue("tick", messageTtl="00:00:01.2345678", deadLetterQueueName="")
@@ -122,7 +122,7 @@ def test_queues_read_back_as_they_were_written(
         assert client.list_queues() == []
 
 
-def test_messages_of_a_fan_out_queue_go_to_its_group(
+def test_messages_of_fan_out_queue_go_to_its_group(
     store: Store, migrate: Migrate, tmp_path: Path
 ) -> None:
     """The group gets the messages with their attempts. Subscriptions of other protocols get none
@@ -131,7 +131,7 @@ def test_messages_of_a_fan_out_queue_go_to_its_group(
     store.message("a", "news", "1", "2026-02-18T10:30:00Z", attempts=2)
     store.message("b", "news", "2", "2026-02-18T10:30:01Z")
     migrate("vibemq", store.path)
-    with restored(tmp_path / "data") as broker:
+    with restored_broker(tmp_path / "data") as broker:
         topic = broker.destinations.find(Address(Kind.TOPIC, "news"))
         assert topic is not None
         broker.subscribe(topic, "jms", durable=True)
@@ -139,14 +139,12 @@ def test_messages_of_a_fan_out_queue_go_to_its_group(
         assert [delivery.attempts for delivery in member.browse()] == [2, 0]
 
 
-def test_time_to_live_starts_with_the_import(
-    store: Store, migrate: Migrate, tmp_path: Path
-) -> None:
+def test_time_to_live_starts_with_import(store: Store, migrate: Migrate, tmp_path: Path) -> None:
     """The original never enforces it: older messages are ready, and must not expire silently."""
     store.queue("brief", messageTtl="00:10:00")
     store.message("a", "brief", "1", "2020-01-01T00:00:00Z")
     report = migrate("vibemq", store.path)
-    (message,) = journaled(tmp_path / "data")
+    (message,) = journaled_messages(tmp_path / "data")
     assert message.timestamp == 1_577_836_800_000
     assert message.expiration > 1_700_000_000_000 + 600_000
     assert "brief" in report["notes"][0]
@@ -171,7 +169,7 @@ def test_dead_letters_are_in_their_queue(store: Store, migrate: Migrate, tmp_pat
         for destination in report["destinations"]
         if destination["name"] == "orders.dlq"
     ] == [2]
-    first, second = journaled(tmp_path / "data")
+    first, second = journaled_messages(tmp_path / "data")
     assert str(first.destination) == "orders.dlq"
     assert first.properties == {
         "k": "v",
@@ -186,7 +184,7 @@ def test_dead_letters_are_in_their_queue(store: Store, migrate: Migrate, tmp_pat
     assert first.priority == 6
 
 
-def test_write_ahead_log_of_a_crash_is_read(store: Store, migrate: Migrate, tmp_path: Path) -> None:
+def test_write_ahead_log_of_crash_is_read(store: Store, migrate: Migrate, tmp_path: Path) -> None:
     """In WAL mode the newest rows are in a second file, and reading must not write to it."""
     connection = sqlite3.connect(store.path)
     connection.execute("PRAGMA journal_mode = WAL")
@@ -207,7 +205,7 @@ def test_write_ahead_log_of_a_crash_is_read(store: Store, migrate: Migrate, tmp_
     assert not (crashed / "vibemq.db-shm").exists()
 
 
-def test_the_settings_become_a_configuration(store: Store, migrate: Migrate, run: Run) -> None:
+def test_settings_become_configuration(store: Store, migrate: Migrate, run: Run) -> None:
     file = store.path.parent / "appsettings.json"
     file.write_text(
         """\ufeff{
@@ -222,7 +220,7 @@ def test_the_settings_become_a_configuration(store: Store, migrate: Migrate, run
         }, }"""
     )
     report = migrate("vibemq", file)
-    assert left(report) == [("listener", "port 3000 on all addresses")]
+    assert not_migrated(report) == [("listener", "port 3000 on all addresses")]
     assert report["config"]["problems"] == []
     effective = json.loads(run("config", "show", "--config", "data/sluicemq.toml", "--json").out)
     assert effective["logging"]["level"] == "warning"
@@ -235,7 +233,7 @@ def test_the_settings_become_a_configuration(store: Store, migrate: Migrate, run
     assert listener["default_max_queue_size"] == 5
 
 
-def test_the_configured_database_precedes_the_usual_one(store: Store, migrate: Migrate) -> None:
+def test_configured_database_precedes_default_one(store: Store, migrate: Migrate) -> None:
     store.message("a", "orders", "1")
     live = Store(store.path.parent / "live.db")
     for identity in ("b", "c"):
@@ -244,12 +242,12 @@ def test_the_configured_database_precedes_the_usual_one(store: Store, migrate: M
     assert migrate("vibemq", store.path.parent)["messages"]["imported"] == 2
 
 
-def test_redis_storage_does_not_fall_back_to_a_database(store: Store, migrate: Migrate) -> None:
+def test_redis_storage_does_not_fall_back_to_database(store: Store, migrate: Migrate) -> None:
     store.message("a", "orders", "1")
     settings(store, StorageType="Redis")
     report = migrate("vibemq", store.path.parent)
     assert report["messages"]["imported"] == 0
-    assert ("messages", "in Redis") in left(report)
+    assert ("messages", "in Redis") in not_migrated(report)
 
 
 def test_old_token_still_works(store: Store, migrate: Migrate, tmp_path: Path) -> None:
@@ -268,12 +266,12 @@ def test_old_token_still_works(store: Store, migrate: Migrate, tmp_path: Path) -
 def test_missing_store_is_reported(store: Store, migrate: Migrate, run: Run) -> None:
     file = settings(store, Port=2925)
     report = migrate("vibemq", file)
-    assert ("messages", "all") in left(report)
+    assert ("messages", "all") in not_migrated(report)
     result = run("migrate", "vibemq", str(store.path.parent / "none"), "--to", "data")
     assert result.code == 1
 
 
-def test_invalid_store_stops_the_run(store: Store, run: Run) -> None:
+def test_invalid_store_stops_run(store: Store, run: Run) -> None:
     store.execute("DROP TABLE messages")
     result = run("migrate", "vibemq", str(store.path), "--to", "data")
     assert result.code == 1
@@ -293,10 +291,10 @@ def test_damaged_page_is_reported(store: Store, run: Run, tmp_path: Path) -> Non
     assert not (tmp_path / "data" / "journal").exists()
 
 
-def test_other_messages_in_the_directory_stay(
+def test_other_messages_in_directory_are_kept(
     store: Store, migrate: Migrate, tmp_path: Path
 ) -> None:
-    """Two sources may be migrated into one broker."""
+    """Two sources can be migrated into one broker."""
     store.message("a", "orders", "1")
     migrate("vibemq", store.path)
     (tmp_path / "other").mkdir()
@@ -304,6 +302,6 @@ def test_other_messages_in_the_directory_stay(
     other.queue("orders")
     other.message("b", "orders", "2")
     assert migrate("vibemq", other.path)["messages"]["imported"] == 1
-    with restored(tmp_path / "data") as broker:
+    with restored_broker(tmp_path / "data") as broker:
         (queue,) = broker.destinations.values()
         assert queue.waiting == 2

@@ -12,7 +12,7 @@ from sluicemq.migrate.plan import Plan
 from sluicemq.migrate.vibemq import inspect_source
 
 
-def planned(directory: Path, **values: Any) -> Plan:
+def plan_for(directory: Path, **values: Any) -> Plan:
     file = directory / "appsettings.json"
     file.write_text(json.dumps({"VibeMQ": values}))
     return inspect_source(file, None)
@@ -23,12 +23,12 @@ def options(plan: Plan) -> dict[str, str | int | bool]:
     return listener.options
 
 
-def named(plan: Plan) -> dict[str, str]:
+def reported_settings(plan: Plan) -> dict[str, str]:
     return {item.name: item.reason for item in plan.skipped if item.what == "setting"}
 
 
 @pytest.mark.parametrize(
-    ("values", "expected", "left"),
+    ("values", "expected", "not_migrated"),
     [
         (["Brotli", "Gzip"], {}, ""),
         (["brotli", "GZIP", "None"], {}, ""),
@@ -39,15 +39,15 @@ def named(plan: Plan) -> dict[str, str]:
     ],
 )
 def test_compressions(
-    tmp_path: Path, values: list[object], expected: dict[str, object], left: str
+    tmp_path: Path, values: list[object], expected: dict[str, object], not_migrated: str
 ) -> None:
-    plan = planned(tmp_path, SupportedCompressions=values)
+    plan = plan_for(tmp_path, SupportedCompressions=values)
     assert options(plan) == expected
-    assert list(named(plan)) == ([left] if left else [])
+    assert list(reported_settings(plan)) == ([not_migrated] if not_migrated else [])
 
 
 @pytest.mark.parametrize(
-    ("defaults", "expected", "left"),
+    ("defaults", "expected", "not_migrated"),
     [
         (
             {"DefaultDeliveryMode": "PriorityBased", "MaxQueueSize": 5},
@@ -75,15 +75,18 @@ def test_compressions(
     ],
 )
 def test_defaults_of_queues(
-    tmp_path: Path, defaults: dict[str, object], expected: dict[str, object], left: list[str]
+    tmp_path: Path,
+    defaults: dict[str, object],
+    expected: dict[str, object],
+    not_migrated: list[str],
 ) -> None:
-    plan = planned(tmp_path, QueueDefaults=defaults)
+    plan = plan_for(tmp_path, QueueDefaults=defaults)
     assert options(plan) == expected
-    assert list(named(plan)) == left
+    assert list(reported_settings(plan)) == not_migrated
 
 
 @pytest.mark.parametrize(
-    ("protocols", "expected", "left"),
+    ("protocols", "expected", "not_migrated"),
     [
         ("Tls13", {"tls_min_version": "1.3"}, ""),
         ("Tls12, Tls13", {"tls_min_version": "1.2"}, ""),
@@ -93,13 +96,15 @@ def test_defaults_of_queues(
     ],
 )
 def test_versions_of_tls(
-    tmp_path: Path, protocols: object, expected: dict[str, object], left: str
+    tmp_path: Path, protocols: object, expected: dict[str, object], not_migrated: str
 ) -> None:
     tls = {"Enabled": True, "CertificatePath": "certs/a.pfx", "SslProtocols": protocols}
-    plan = planned(tmp_path, Tls=tls)
+    plan = plan_for(tmp_path, Tls=tls)
     assert options(plan) == {**expected, "certificate": str(tmp_path / "certs" / "a.pfx")}
-    assert list(named(plan).values()) == ([left] if left else [])
-    assert "Tls.SslProtocols" in next(iter(named(planned(tmp_path, Tls={"SslProtocols": "x"}))))
+    assert list(reported_settings(plan).values()) == ([not_migrated] if not_migrated else [])
+    assert "Tls.SslProtocols" in next(
+        iter(reported_settings(plan_for(tmp_path, Tls={"SslProtocols": "x"})))
+    )
 
 
 def test_paths_of_certificates_are_absolute(
@@ -120,19 +125,19 @@ def test_paths_of_certificates_are_absolute(
 
 def test_rate_limits_are_taken_over_or_named(tmp_path: Path) -> None:
     limits = {"MaxMessagesPerClientPerSecond": 50, "MaxConnectionsPerIpPerWindow": 5}
-    plan = planned(tmp_path, RateLimit={"ConnectionWindow": "00:01:00", **limits})
+    plan = plan_for(tmp_path, RateLimit={"ConnectionWindow": "00:01:00", **limits})
     assert options(plan) == {"rate_limit": 50}
-    assert set(named(plan)) == {
+    assert set(reported_settings(plan)) == {
         "VibeMQ.RateLimit.MaxConnectionsPerIpPerWindow",
         "VibeMQ.RateLimit.ConnectionWindow",
     }
-    plan = planned(tmp_path, RateLimit={"Enabled": False, **limits})
+    plan = plan_for(tmp_path, RateLimit={"Enabled": False, **limits})
     assert options(plan) == {}
-    reason = named(plan)["VibeMQ.RateLimit.MaxMessagesPerClientPerSecond"]
+    reason = reported_settings(plan)["VibeMQ.RateLimit.MaxMessagesPerClientPerSecond"]
     assert reason == "RateLimit is not enabled"
 
 
 def test_redis_is_named_as_not_migrated(tmp_path: Path) -> None:
-    plan = planned(tmp_path, StorageType="Redis")
+    plan = plan_for(tmp_path, StorageType="Redis")
     assert ("messages", "in Redis") in [item[:2] for item in plan.skipped]
     assert any("not migrated" in item.reason for item in plan.skipped if item.what == "messages")

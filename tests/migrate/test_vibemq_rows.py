@@ -1,4 +1,4 @@
-"""Rows of VibeMQ's store that are no waiting messages, or odd: one never stops the others."""
+"""Rows of VibeMQ's store that are invalid or not ready: one never stops the import of others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.migrate.vibemq import inspect_source
 from sluicemq.model.destination import Address, Kind
 from tests.cli.conftest import Run
-from tests.migrate.conftest import Migrate, journaled, restored
+from tests.migrate.conftest import Migrate, journaled_messages, restored_broker
 from tests.migrate.vibemq_store import Store
 
 
@@ -27,11 +27,15 @@ def store(tmp_path: Path) -> Store:
 
 
 def bodies(data_dir: Path, queue: str) -> list[bytes]:
-    return [message.body for message in journaled(data_dir) if message.destination.name == queue]
+    return [
+        message.body
+        for message in journaled_messages(data_dir)
+        if message.destination.name == queue
+    ]
 
 
-def aside(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Lines of the file of rows that are set aside."""
+def set_aside_lines(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the lines of the file of rows that are set aside."""
     lines = Path(report["set_aside"]["file"]).read_text().splitlines()
     return [json.loads(line) for line in lines]
 
@@ -39,7 +43,7 @@ def aside(report: dict[str, Any]) -> list[dict[str, Any]]:
 # --- rows that VibeMQ leaves behind --------------------------------------------------------------
 
 
-def test_only_rows_that_survive_a_vibemq_restart_are_imported(
+def test_only_rows_that_survive_vibemq_restart_are_imported(
     store: Store, migrate: Migrate, tmp_path: Path
 ) -> None:
     """25 published to a queue of 10 with DropOldest: the rows of the 15 oldest are left over."""
@@ -48,8 +52,8 @@ def test_only_rows_that_survive_a_vibemq_restart_are_imported(
     report = migrate("vibemq", store.path)
     assert report["messages"]["imported"] == 10
     assert report["set_aside"]["rows"] == {"dropped": 15}
-    assert [row["payload_json"] for row in aside(report)] == [str(n) for n in range(15)]
-    assert {row["queue_name"] for row in aside(report)} == {"small"}
+    assert [row["payload_json"] for row in set_aside_lines(report)] == [str(n) for n in range(15)]
+    assert {row["queue_name"] for row in set_aside_lines(report)} == {"small"}
     assert {item["name"] for item in report["left"]} >= {"15 of small"}
     with (
         LocalBroker(tmp_path / "data", ["vibemq://127.0.0.1:0"]) as broker,
@@ -61,9 +65,7 @@ def test_only_rows_that_survive_a_vibemq_restart_are_imported(
         ]
 
 
-def test_a_queue_with_priorities_drops_by_age_too(
-    store: Store, migrate: Migrate, tmp_path: Path
-) -> None:
+def test_queue_with_priorities_drops_oldest(store: Store, migrate: Migrate, tmp_path: Path) -> None:
     store.queue("urgent", mode=3, maxQueueSize=2, overflowStrategy=0)
     for number, priority in enumerate((3, 0, 1)):
         store.message(
@@ -74,10 +76,10 @@ def test_a_queue_with_priorities_drops_by_age_too(
 
 
 @pytest.mark.parametrize("strategy", [1, 2, 3])
-def test_rows_beyond_the_limit_of_another_strategy_were_being_delivered(
+def test_rows_above_limit_of_other_strategies_count_as_delivered(
     store: Store, migrate: Migrate, tmp_path: Path, strategy: int
 ) -> None:
-    """Refused messages never have a row: 10 are ready, and 5 were unacked at the end."""
+    """Refused messages have no row: 10 are ready, and 5 were unacked when the server stopped."""
     store.queue("orders", maxQueueSize=10, overflowStrategy=strategy)
     store.messages("orders", 15)
     report = migrate("vibemq", store.path)
@@ -85,7 +87,7 @@ def test_rows_beyond_the_limit_of_another_strategy_were_being_delivered(
     assert report["set_aside"] == {"file": None, "rows": {}}
 
 
-def test_delivered_rows_of_a_fan_out_are_not_sent_again(
+def test_delivered_rows_of_fan_out_are_not_sent_again(
     store: Store, migrate: Migrate, tmp_path: Path
 ) -> None:
     store.queue("ticks", mode=2)
@@ -96,7 +98,7 @@ def test_delivered_rows_of_a_fan_out_are_not_sent_again(
     assert report["set_aside"]["rows"] == {"delivered": 3, "dropped": 1}
     assert bodies(tmp_path / "data", "ticks") == []
     assert bodies(tmp_path / "data", "news") == [b"1", b"2"]
-    with restored(tmp_path / "data") as broker:
+    with restored_broker(tmp_path / "data") as broker:
         assert broker.destinations.find(Address(Kind.TOPIC, "ticks")) is not None
     # if the user knows that they were not delivered, a second run imports them
     second_report = migrate("vibemq", store.path, "--fan-out-rows")
@@ -128,14 +130,14 @@ def test_messages_older_than_their_ttl_are_counted(
         (1, None, 4),
     ],
 )
-def test_priorities_are_numbers(
+def test_priorities_may_be_numbers(
     store: Store, migrate: Migrate, tmp_path: Path, column: int, header: str | None, priority: int
 ) -> None:
     store.queue("urgent", mode=3)
     headers = {"priority": header} if header else None
     store.message("m", "urgent", "1", headers=headers, priority=column)
     migrate("vibemq", store.path)
-    (message,) = journaled(tmp_path / "data")
+    (message,) = journaled_messages(tmp_path / "data")
     assert message.priority == priority
 
 
@@ -143,18 +145,18 @@ def test_headers_may_be_numbers(store: Store, migrate: Migrate, tmp_path: Path) 
     store.queue("orders")
     store.message("m", "orders", "1", headers={"priority": 3, "n": 1.5, "b": True, "none": None})
     migrate("vibemq", store.path)
-    (message,) = journaled(tmp_path / "data")
+    (message,) = journaled_messages(tmp_path / "data")
     assert message.priority == 4  # the column counts
     assert message.properties == {"n": "1.5", "b": "true"}
 
 
-# --- odd rows and queues -------------------------------------------------------------------------
+# --- invalid rows and queues ---------------------------------------------------------------------
 
 DEEP = "[" * 65 + "]" * 65
 LARGE = json.dumps(base64.b64encode(random.Random(1).randbytes(3_000_000)).decode())
 """4 MB, of which compression leaves 3 MB."""
 
-ODD = [
+INVALID_ROWS = [
     ("UPDATE messages SET payload_json = '{'", "undeliverable", "message odd of orders"),
     (f"UPDATE messages SET payload_json = '{DEEP}'", "undeliverable", "message odd of orders"),
     ("UPDATE messages SET payload_json = x'22ff22'", "undeliverable", "message odd of orders"),
@@ -174,8 +176,8 @@ INVALID_DEAD_LETTERS = [
 ]
 
 
-@pytest.mark.parametrize(("sql", "sort", "name"), ODD)
-def test_invalid_row_does_not_stop_the_migration(
+@pytest.mark.parametrize(("sql", "sort", "name"), INVALID_ROWS)
+def test_invalid_row_does_not_stop_migration(
     store: Store, migrate: Migrate, run: Run, tmp_path: Path, sql: str, sort: str, name: str
 ) -> None:
     store.queue("orders")
@@ -194,14 +196,14 @@ def test_invalid_row_does_not_stop_the_migration(
     report = migrate("vibemq", store.path)
     assert bodies(tmp_path / "data", "orders") == [b"1", b"3"]
     assert report["set_aside"]["rows"] == {sort: 1}
-    (row,) = aside(report)
+    (row,) = set_aside_lines(report)
     assert row["sort"] == sort
     assert row["table"] == "messages"
     assert row["reason"]
 
 
 @pytest.mark.parametrize(("message", "reason", "failed"), INVALID_DEAD_LETTERS)
-def test_invalid_dead_letter_does_not_stop_the_migration(
+def test_invalid_dead_letter_does_not_stop_migration(
     store: Store, migrate: Migrate, tmp_path: Path, message: str, reason: object, failed: object
 ) -> None:
     store.queue("orders")
@@ -212,18 +214,18 @@ def test_invalid_dead_letter_does_not_stop_the_migration(
     report = migrate("vibemq", store.path)
     assert bodies(tmp_path / "data", "orders") == [b"0"]
     assert {"what": "dead letter", "name": "7"}.items() <= report["left"][-1].items()
-    (row,) = aside(report)
+    (row,) = set_aside_lines(report)
     assert (row["table"], row["message_json"]) == ("dead_letters", message)
 
 
-def test_a_large_message_that_fits_compressed_is_imported(
+def test_large_message_that_fits_compressed_is_imported(
     store: Store, migrate: Migrate, tmp_path: Path
 ) -> None:
     store.queue("orders")
     store.message("m", "orders", json.dumps("x" * 3_000_000))
     report = migrate("vibemq", store.path)
     assert report["set_aside"]["rows"] == {}
-    (message,) = journaled(tmp_path / "data")
+    (message,) = journaled_messages(tmp_path / "data")
     assert len(message.body) == 3_000_002
 
 
@@ -238,11 +240,11 @@ def test_message_above_all_limits_is_not_read(
     )
     report = migrate("vibemq", store.path)
     assert report["messages"]["imported"] == 0
-    (row,) = aside(report)
+    (row,) = set_aside_lines(report)
     assert (row["payload_json"], row["payload_bytes"]) == (None, 64 * 1024**2 + 1)
 
 
-def test_a_queue_keeps_the_options_that_can_be_read(
+def test_queue_keeps_options_that_can_be_read(
     store: Store, migrate: Migrate, run: Run, tmp_path: Path
 ) -> None:
     store.queue("odd", maxQueueSize=7, messageTtl="a while", maxRetryAttempts=4)
@@ -252,16 +254,16 @@ def test_a_queue_keeps_the_options_that_can_be_read(
     report = migrate("vibemq", store.path)
     assert bodies(tmp_path / "data", "odd") == [b"0", b"1"]
     assert ("queue", "odd") in [(item["what"], item["name"]) for item in report["left"]]
-    (row,) = aside(report)
+    (row,) = set_aside_lines(report)
     assert json.loads(row["options_json"])["messageTtl"] == "a while"
-    with restored(tmp_path / "data") as broker:
+    with restored_broker(tmp_path / "data") as broker:
         (queue,) = broker.destinations.values()
         settings = queue.settings
         assert (settings.max_messages, settings.max_attempts, settings.message_ttl) == (7, 4, 0)
 
 
 @pytest.mark.parametrize("options", ["{", "[]", '{"mode": 1'])
-def test_a_queue_without_readable_options_is_set_aside_with_its_messages(
+def test_queue_without_readable_options_is_set_aside_with_its_messages(
     store: Store, migrate: Migrate, tmp_path: Path, options: str
 ) -> None:
     """It is not known whether it is a queue or a topic."""
@@ -273,8 +275,8 @@ def test_a_queue_without_readable_options_is_set_aside_with_its_messages(
     report = migrate("vibemq", store.path)
     assert bodies(tmp_path / "data", "orders") == [b"0", b"1"]
     assert report["set_aside"]["rows"] == {"unreadable": 3}
-    assert [row["table"] for row in aside(report)] == ["queues", "messages", "messages"]
-    with restored(tmp_path / "data") as broker:
+    assert [row["table"] for row in set_aside_lines(report)] == ["queues", "messages", "messages"]
+    with restored_broker(tmp_path / "data") as broker:
         assert [destination.name for destination in broker.destinations.values()] == ["orders"]
 
 
@@ -288,10 +290,10 @@ def test_reported_names_of_invalid_rows_are_bounded(store: Store) -> None:
     assert plan.set_aside == {"undeliverable": 250}
 
 
-# --- the file ------------------------------------------------------------------------------------
+# --- file of rows that are set aside -------------------------------------------------------------
 
 
-def test_the_file_is_written_once_and_never_changed(
+def test_file_is_written_once_and_never_changed(
     store: Store, migrate: Migrate, tmp_path: Path
 ) -> None:
     store.queue("ticks", mode=2)
@@ -303,7 +305,7 @@ def test_the_file_is_written_once_and_never_changed(
     store.message("more", "ticks", "1")
     second = migrate("vibemq", store.path)
     assert second["set_aside"]["file"] == str(tmp_path / "data" / "set-aside-vibemq-2.jsonl")
-    assert len(aside(second)) == 2
+    assert len(set_aside_lines(second)) == 2
     assert len(Path(first).read_text().splitlines()) == 1
     assert sorted(path.name for path in (tmp_path / "data").glob("set-aside*")) == [
         "set-aside-vibemq-2.jsonl",

@@ -17,7 +17,7 @@ from sluicemq.migrate import transfer
 from sluicemq.migrate.source_files import describe_use
 from sluicemq.migrate.vibemq import inspect_source
 from tests.cli.conftest import Run
-from tests.migrate.conftest import Migrate, fingerprint, journaled
+from tests.migrate.conftest import Migrate, fingerprint, journaled_messages
 from tests.migrate.vibemq_store import Store
 
 CONNECTED = """
@@ -40,8 +40,8 @@ def store(tmp_path: Path) -> Store:
 
 
 @contextmanager
-def connected(path: Path, journal_mode: str) -> Iterator[int]:
-    """Another process that is connected and does nothing, as an idle VibeMQ."""
+def process_with_connection(path: Path, journal_mode: str) -> Iterator[int]:
+    """Run a process with an idle connection, like an idle VibeMQ server."""
     command = [sys.executable, "-c", CONNECTED, str(path), journal_mode]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -55,10 +55,10 @@ def connected(path: Path, journal_mode: str) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("journal_mode", ["WAL", "DELETE"])
-def test_a_running_source_is_recognised_before_the_first_write(
+def test_running_source_is_recognised_before_first_write(
     store: Store, migrate: Migrate, run: Run, tmp_path: Path, journal_mode: str
 ) -> None:
-    with connected(store.path, journal_mode) as process:
+    with process_with_connection(store.path, journal_mode) as process:
         result = run("migrate", "vibemq", str(store.path), "--to", "data")
         assert result.code == 1
         assert f"process {process}" in result.err
@@ -73,16 +73,16 @@ def test_a_running_source_is_recognised_before_the_first_write(
     assert migrate("vibemq", store.path)["messages"]["imported"] == 10
 
 
-def test_lock_is_detected_without_the_process_list(
+def test_lock_is_detected_without_process_list(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a container other processes are not visible, but their locks are."""
     monkeypatch.setattr("sluicemq.migrate.source_files._writer", lambda path: 0)
-    with connected(store.path, "WAL"):
+    with process_with_connection(store.path, "WAL"):
         assert "holds a lock on" in describe_use(store.path)
 
 
-def test_reading_process_does_not_block_the_migration(store: Store) -> None:
+def test_reading_process_does_not_block_migration(store: Store) -> None:
     with (
         store.path.open("rb"),
         subprocess.Popen(["tail", "-f", store.path], stdout=subprocess.PIPE) as process,
@@ -93,9 +93,7 @@ def test_reading_process_does_not_block_the_migration(store: Store) -> None:
         process.kill()
 
 
-def test_a_source_that_changed_before_the_first_write_is_an_error(
-    store: Store, tmp_path: Path
-) -> None:
+def test_source_that_changed_before_first_write_is_error(store: Store, tmp_path: Path) -> None:
     plan = inspect_source(store.path, None)
     store.message("late", "orders", "1")
     with pytest.raises(Exception, match=r"has changed while it was read.*nothing has been written"):
@@ -106,7 +104,7 @@ def test_a_source_that_changed_before_the_first_write_is_an_error(
 # --- names ---------------------------------------------------------------------------------------
 
 
-def test_a_destination_of_the_other_kind_is_an_error_before_anything_is_written(
+def test_destination_of_other_kind_is_error_before_anything_is_written(
     store: Store, migrate: Migrate, run: Run, tmp_path: Path
 ) -> None:
     other = Store(tmp_path / "fan_out.db")
@@ -121,10 +119,12 @@ def test_a_destination_of_the_other_kind_is_an_error_before_anything_is_written(
     assert "topic orders" in result.err
     assert "news" not in result.err
     assert fingerprint(tmp_path / "data")["migrations.log"] == before["migrations.log"]
-    assert {message.destination.name for message in journaled(tmp_path / "data")} == {"orders"}
+    assert {message.destination.name for message in journaled_messages(tmp_path / "data")} == {
+        "orders"
+    }
 
 
-def test_the_configuration_counts_too(store: Store, run: Run, tmp_path: Path) -> None:
+def test_configuration_counts_too(store: Store, run: Run, tmp_path: Path) -> None:
     config = tmp_path / "sluicemq.toml"
     config.write_text('[destinations."topic:orders"]\nretain_without_subscriptions = true\n')
     result = run("migrate", "vibemq", str(store.path), "--to", "data", "--config", str(config))
@@ -133,7 +133,7 @@ def test_the_configuration_counts_too(store: Store, run: Run, tmp_path: Path) ->
     assert not (tmp_path / "data").exists()
 
 
-def test_dead_letters_for_a_fan_out_are_set_aside(store: Store, migrate: Migrate) -> None:
+def test_dead_letters_for_fan_out_are_set_aside(store: Store, migrate: Migrate) -> None:
     """VibeMQ's dead letters are in no queue; here `orders.dlq` would be their queue and a topic."""
     store.queue("orders.dlq", mode=1)
     store.dead({"id": "d", "queueName": "orders", "timestamp": "2026-02-18T10:30:00Z"}, 0)
@@ -167,7 +167,7 @@ def test_run_after_ctrl_c_continues(
     assert not (tmp_path / "data" / "sluicemq.toml").exists()
     report = migrate("vibemq", store.path)
     assert (report["messages"]["imported"], report["messages"]["imported_before"]) == (6, 4)
-    assert [message.body for message in journaled(tmp_path / "data")] == [
+    assert [message.body for message in journaled_messages(tmp_path / "data")] == [
         b"%d" % n for n in range(10)
     ]
 
@@ -188,7 +188,7 @@ def _interrupt(*ignored: object, **options: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_ctrl_c_while_the_source_is_read_writes_nothing(
+def test_ctrl_c_while_source_is_read_writes_nothing(
     store: Store, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluicemq.migrate.vibemq.read_store", _interrupt)

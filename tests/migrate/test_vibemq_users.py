@@ -25,8 +25,8 @@ from sluicemq.model.errors import ClientError
 from sluicemq.security.passwords import verify
 from sluicemq.security.records import Database, UserRecord, UserStore, decode, encode
 from tests.cli.conftest import Run
-from tests.migrate.conftest import Migrate, left
-from tests.migrate.test_hostile import FEW
+from tests.migrate.conftest import Migrate, not_migrated
+from tests.migrate.test_hostile import FEW_EXAMPLES
 from tests.migrate.test_vibemq import Store
 
 AUTH = """
@@ -154,9 +154,9 @@ def test_users_keep_their_roles_and_permissions(
     auth.grant("shop", "x", '["Publish", "Fly", [1], true]')
     settings = write(source, Authorization={**GUARDED, "SuperuserUsername": "chief"})
     report = migrate("vibemq", settings)
-    assert ("user", "no good name") in left(report)
+    assert ("user", "no good name") in not_migrated(report)
     for operation in ("'Fly'", "[1]", "True"):
-        assert ("permission", f"{operation} of shop on x") in left(report)
+        assert ("permission", f"{operation} of shop on x") in not_migrated(report)
     assert "one-secret" not in json.dumps(report)
     accounts = users(tmp_path)
     assert (accounts["chief"].superuser, accounts["chief"].password) == (True, CHIEF)
@@ -179,7 +179,7 @@ def test_unsupported_hash_is_reported(
 ) -> None:
     auth.user("shop", stored)
     report = migrate("vibemq", source)
-    assert left(report) == [("password", "shop")]
+    assert not_migrated(report) == [("password", "shop")]
     assert "users passwd shop" in report["left"][0]["reason"]
     assert stored not in json.dumps(report) or not stored
     assert users(tmp_path)["shop"].password == ""
@@ -228,7 +228,7 @@ def test_auth_db_is_found_by_its_name(
 @pytest.mark.parametrize(
     "named", ["/app/data/people.sqlite", "people.sqlite", "data/people.sqlite"]
 )
-def test_a_path_within_a_container_is_found_by_its_name(
+def test_path_within_container_is_found_by_its_name(
     source: Path, auth: AuthDatabase, migrate: Migrate, named: str
 ) -> None:
     auth.path.rename(source / "people.sqlite")
@@ -236,9 +236,7 @@ def test_a_path_within_a_container_is_found_by_its_name(
     assert [user["name"] for user in migrate("vibemq", source)["users"]] == ["chief"]
 
 
-def test_the_path_in_the_settings_comes_first(
-    source: Path, auth: AuthDatabase, migrate: Migrate
-) -> None:
+def test_path_in_settings_comes_first(source: Path, auth: AuthDatabase, migrate: Migrate) -> None:
     (source / "data").mkdir()
     other = AuthDatabase(source / "data" / "auth.db")
     other.execute("UPDATE users SET username = 'other'")
@@ -246,7 +244,7 @@ def test_the_path_in_the_settings_comes_first(
     assert [user["name"] for user in migrate("vibemq", source)["users"]] == ["other"]
 
 
-def test_a_store_elsewhere_has_its_users_beside_it(
+def test_store_elsewhere_has_its_users_beside_it(
     source: Path, auth: AuthDatabase, migrate: Migrate, tmp_path: Path
 ) -> None:
     config = tmp_path / "config"
@@ -279,7 +277,7 @@ def refused(run: Run, tmp_path: Path, *arguments: object) -> str:
 
 
 @pytest.mark.parametrize("configured", ["settings", "environment"])
-def test_missing_user_database_is_an_error(
+def test_missing_user_database_is_error(
     source: Path, run: Run, migrate: Migrate, tmp_path: Path, configured: str
 ) -> None:
     options: list[object] = [source]
@@ -294,11 +292,11 @@ def test_missing_user_database_is_an_error(
     assert "--auth-db" in message
     assert "--auth-db" in refused(run, tmp_path, *options, "--dry-run")
     report = migrate("vibemq", *map(Path, options[:1]), *map(str, options[1:]), "--without-users")
-    assert ("users", "all") in left(report)
+    assert ("users", "all") in not_migrated(report)
     assert "vibemq://127.0.0.1:2925" in report["config"]["text"]
 
 
-def test_database_without_importable_users_is_an_error(
+def test_database_without_importable_users_is_error(
     source: Path, auth: AuthDatabase, run: Run, tmp_path: Path
 ) -> None:
     auth.execute("UPDATE users SET username = 'no good name'")
@@ -307,7 +305,7 @@ def test_database_without_importable_users_is_an_error(
     assert "no good name" in message
 
 
-def test_empty_database_is_an_error_only_if_users_are_required(
+def test_empty_database_is_error_only_if_users_are_required(
     source: Path, auth: AuthDatabase, run: Run, migrate: Migrate, tmp_path: Path
 ) -> None:
     auth.execute("DELETE FROM users")
@@ -319,10 +317,10 @@ def test_empty_database_is_an_error_only_if_users_are_required(
 
 def test_missing_signs_of_users_are_reported(source: Path, migrate: Migrate) -> None:
     """In a container Authorization is configured by variables, and auth.db is in no volume."""
-    assert left(migrate("vibemq", source)) == [("users", "all, if there were any")]
+    assert not_migrated(migrate("vibemq", source)) == [("users", "all, if there were any")]
 
 
-def test_a_database_without_its_log_is_reported(source: Path, run: Run, tmp_path: Path) -> None:
+def test_database_without_its_log_is_reported(source: Path, run: Run, tmp_path: Path) -> None:
     """All data of a running broker may be in auth.db-wal."""
     database = tmp_path / "made.db"
     with closing(sqlite3.connect(database)) as connection:
@@ -336,7 +334,7 @@ def test_a_database_without_its_log_is_reported(source: Path, run: Run, tmp_path
 # --- the environment -----------------------------------------------------------------------------
 
 
-def test_the_environment_is_read_as_docker_does(
+def test_environment_is_read_as_docker_does(
     source: Path, auth: AuthDatabase, migrate: Migrate, tmp_path: Path
 ) -> None:
     auth.path.rename(source / "people.db")
@@ -357,13 +355,13 @@ def test_the_environment_is_read_as_docker_does(
     assert 'level = "warning"' in text
     assert "\ncompression = false" not in text
     assert "one=secret" not in json.dumps(report)
-    assert left(report) == [
+    assert not_migrated(report) == [
         ("setting", "VibeMQ.SupportedCompressions=Brotli"),
         ("setting", "VibeMQ.Authorization.SuperuserPassword"),
     ]
 
 
-def test_the_settings_file_counts_more_than_the_environment(
+def test_settings_file_counts_more_than_environment(
     source: Path, migrate: Migrate, tmp_path: Path
 ) -> None:
     """The order is the server's own: appsettings.json, VIBEMQ_CONFIG_PATH, the environment, and
@@ -386,7 +384,7 @@ def test_the_settings_file_counts_more_than_the_environment(
     assert "VibeMQ.MaxConnections, VibeMQ.Port;" in note
 
 
-def test_the_environment_names_the_settings_file(
+def test_environment_names_settings_file(
     source: Path, run: Run, migrate: Migrate, tmp_path: Path
 ) -> None:
     file = tmp_path / "vibe.env"
@@ -397,7 +395,7 @@ def test_the_environment_names_the_settings_file(
     settings = write(tmp_path, "theirs.json", Port=3005)
     report = migrate("vibemq", source, "--env", str(file), "--settings", str(settings))
     assert "vibemq://127.0.0.1:3005" in report["config"]["text"]
-    assert ("users", "all, if there were any") not in left(report)
+    assert ("users", "all, if there were any") not in not_migrated(report)
 
 
 @pytest.mark.parametrize(
@@ -408,7 +406,7 @@ def test_the_environment_names_the_settings_file(
         (b"A=1\nB=\xff\n", "byte 6"),
     ],
 )
-def test_damage_in_the_environment_is_reported_with_its_place(
+def test_damage_in_environment_is_reported_with_its_place(
     source: Path, run: Run, tmp_path: Path, content: bytes, place: str
 ) -> None:
     file = tmp_path / "vibe.env"
@@ -430,7 +428,7 @@ def test_options_that_contradict_each_other_are_refused(
 CELL = st.none() | st.integers(-(1 << 63), (1 << 63) - 1) | st.floats() | st.text() | st.binary()
 
 
-@FEW
+@FEW_EXAMPLES
 @given(
     st.lists(st.tuples(CELL, CELL, CELL, CELL, CELL), max_size=3),
     st.lists(st.tuples(CELL, CELL, CELL), max_size=3),
@@ -463,7 +461,7 @@ NAMES = (
 )
 
 
-@FEW
+@FEW_EXAMPLES
 @given(
     st.lists(
         st.text(max_size=20)

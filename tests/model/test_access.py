@@ -47,7 +47,7 @@ def test_regular_expression_characters_are_literal() -> None:
     assert not matcher("orders").match("Orders")
 
 
-def test_case_is_ignored_if_a_permission_says_so() -> None:
+def test_case_is_ignored_if_permission_requires_it() -> None:
     assert matcher("ORDERS.*.Größe", ignore_case=True).match("orders.x.GRÖSSE".replace("SS", "ß"))
     assert not matcher("ORDERS.*", ignore_case=True).match("bills.a")
     produce = frozenset({Operation.PRODUCE})
@@ -74,7 +74,7 @@ def permission(pattern: str, *operations: Operation) -> Permission:
     return Permission(pattern, frozenset(operations))
 
 
-def test_rights_are_the_union_of_matching_permissions() -> None:
+def test_allowed_operations_are_union_of_matching_permissions() -> None:
     identity = Identity(
         "anna",
         [
@@ -99,7 +99,7 @@ def test_superusers_and_unauthenticated_users() -> None:
     assert not ANONYMOUS.sees("x")
 
 
-def test_a_cached_decision_equals_the_first_one() -> None:
+def test_cached_decision_equals_first_one() -> None:
     identity = Identity("anna", [permission("1*", Operation.PRODUCE)])
     for _ in range(2):
         for number in range(3000):

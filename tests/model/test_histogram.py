@@ -21,7 +21,7 @@ def filled(*durations: float) -> Histogram:
     return histogram
 
 
-def test_a_bound_belongs_to_its_bucket() -> None:
+def test_bound_belongs_to_its_bucket() -> None:
     snapshot = filled(0.0, BOUNDS[0], BOUNDS[0] * 1.01, BOUNDS[-1], BOUNDS[-1] * 1.01, -1.0).read()
     assert snapshot.counts == (3, 1, *[0] * (BUCKETS - 3), 1, 1)
     assert snapshot.count == 6
@@ -29,13 +29,13 @@ def test_a_bound_belongs_to_its_bucket() -> None:
     assert snapshot.sum == pytest.approx(BOUNDS[0] * 2.01 + BOUNDS[-1] * 2.01)
 
 
-def test_bounds_cover_fast_and_hanging_disks() -> None:
+def test_bounds_cover_fast_and_stalled_disks() -> None:
     assert BOUNDS[0] < 20e-6
     assert BOUNDS[-1] > 30
     assert all(1.41 < after / before < 1.42 for before, after in pairwise(BOUNDS))
 
 
-def test_quantiles_of_an_empty_histogram_are_zero() -> None:
+def test_quantiles_of_empty_histogram_are_zero() -> None:
     snapshot = Histogram().read()
     assert (snapshot.count, snapshot.sum, snapshot.longest, snapshot.quantile(0.99)) == (
         0,
@@ -75,13 +75,13 @@ def test_difference_of_two_snapshots(first: list[float], then: list[float]) -> N
         assert between.longest == expected.longest
 
 
-def test_the_longest_of_a_minute_without_durations_is_zero() -> None:
+def test_longest_of_minute_without_durations_is_zero() -> None:
     snapshot = filled(5.0).read()
     assert snapshot.since(snapshot).longest == 0.0
     assert snapshot.since(snapshot).count == 0
 
 
-def test_threads_lose_nothing() -> None:
+def test_concurrent_observations_are_all_counted() -> None:
     histogram = Histogram()
     counts = []
 

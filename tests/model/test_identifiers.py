@@ -50,7 +50,7 @@ def test_dotted_names(name: str, identifier: str) -> None:
     assert from_identifier(identifier) == name
 
 
-def test_a_code_point_beyond_unicode_is_not_an_escape() -> None:
+def test_code_point_beyond_unicode_is_not_escape() -> None:
     assert from_identifier("_x110000_") == "_x110000_"
 
 

@@ -1,4 +1,4 @@
-"""Rows in their encoding: the broker reads exactly what a writer encoded."""
+"""Encoding of rows: the broker decodes exactly the rows that a writer encoded."""
 
 from __future__ import annotations
 

@@ -44,10 +44,10 @@ url = "b"
         ((), 0),
     ],
 )
-def test_the_line_of_a_setting(path: tuple[str | int, ...], line: int) -> None:
+def test_line_of_setting(path: tuple[str | int, ...], line: int) -> None:
     assert TomlLines(TEXT).number(path) == line
 
 
-def test_long_texts_are_not_parsed_without_end() -> None:
+def test_parsing_of_long_texts_is_bounded() -> None:
     text = "".join(f"[destinations.q{number}]\nmax_messages = 1\n" for number in range(20_000))
     assert TomlLines(text).number(("destinations", "q19999", "max_messages")) in (0, 40_000)

@@ -56,7 +56,7 @@ def test_parse(text: str, expected: Url) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "begin with a protocol"),
         ("localhost:9813", "msglite://localhost:9813"),
@@ -100,10 +100,10 @@ def test_parse(text: str, expected: Url) -> None:
         ("phpmq://h/" + "x" * 9000, "longer than"),
     ],
 )
-def test_mistakes_are_explained(text: str, says: str) -> None:
+def test_invalid_urls_are_explained(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Url.parse(text)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_several_hosts_are_parsed_on_request_only() -> None:
@@ -118,7 +118,7 @@ def test_several_hosts_are_parsed_on_request_only() -> None:
             Url.parse(mistake)
 
 
-def test_mistakes_show_neither_password_nor_options() -> None:
+def test_errors_contain_neither_password_nor_options() -> None:
     for text in (
         "vibemq://u:secret@h:x",
         "vibemq://h:x?token=secret",
@@ -152,7 +152,7 @@ def test_passwords_are_included_by_format_only() -> None:
         ("phpmq://broker", True),
     ],
 )
-def test_public(text: str, public: bool) -> None:
+def test_public_addresses(text: str, public: bool) -> None:
     assert Url.parse(text).public is public
 
 
@@ -169,7 +169,7 @@ def test_public(text: str, public: bool) -> None:
         ("phpmq+unix:///a", "phpmq://h:0", False),
     ],
 )
-def test_collides(one: str, other: str, collides: bool) -> None:
+def test_colliding_addresses(one: str, other: str, collides: bool) -> None:
     assert Url.parse(one).collides(Url.parse(other)) is collides
     assert Url.parse(other).collides(Url.parse(one)) is collides
 
