@@ -27,7 +27,7 @@ from tests.faults.load import make_body, number_of
 from tests.faults.plan import SMALL_SEGMENTS, seeded_random, size
 from tests.pipeline.conftest import spark
 from tests.pipeline.recomputed import compare
-from tests.pipeline.sink.witness import published
+from tests.pipeline.sink.published_messages import published
 from tests.protocols.sockets import unused_port
 
 __all__ = ["spark"]

@@ -39,10 +39,10 @@ class Dag:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stay the current one: `load_dag` returns it."""
+        """Keep the DAG as the current one, which `load_dag` returns."""
 
     def ordered(self) -> list[SparkSubmit]:
-        """Return the tasks of a chain, the first one first."""
+        """Return the tasks of a chain in order."""
         followers = {task.follower for task in self.tasks}
         (task,) = (task for task in self.tasks if task not in followers)
         chain = [task]

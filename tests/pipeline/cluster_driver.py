@@ -1,10 +1,10 @@
-"""What test_cluster.py submits to a cluster.
+"""Program that test_cluster.py submits to a cluster.
 
     cluster_driver.py URL WORK
 
-Reads the queue IN of the broker at URL, with the token in SLUICEMQ_TOKEN; writes it, by two tasks,
-to the queue BATCH, and as a stream of many micro-batches to the queue STREAM. Tells in
-WORK/told.json by which executors it was done.
+Reads the queue IN of the broker at URL, with the token in SLUICEMQ_TOKEN. Writes it by two tasks to
+the queue BATCH, and as a stream of many micro-batches to the queue STREAM. Writes the executors
+of the tasks to WORK/executors.json.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IN = "cluster.in"
 BATCH = "cluster.batch"
 STREAM = "cluster.stream"
 CHECKPOINT = "checkpoint"
-RESULT_FILE = "told.json"
+RESULT_FILE = "executors.json"
 ROWS_PER_BATCH = 100
 EXECUTORS = 2
 

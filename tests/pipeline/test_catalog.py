@@ -1,4 +1,4 @@
-"""What Spark's catalog hands over for tables, and which of it are options."""
+"""Options of tables in Spark's catalog."""
 
 from __future__ import annotations
 
@@ -66,19 +66,19 @@ def test_wrong_options_of_tables_are_errors(given: dict[str, str]) -> None:
         sink.parse_options(given)
 
 
-def test_url_and_path_of_a_read_still_exclude_each_other() -> None:
+def test_url_and_path_of_read_still_exclude_each_other() -> None:
     with pytest.raises(ConfigurationError, match="one of them"):
         parse_options({"url": URL, "path": "/x"})
 
 
-def test_table_without_options_says_where_they_are_to_be_given() -> None:
+def test_error_of_table_without_options_contains_instructions() -> None:
     with pytest.raises(ConfigurationError, match="only in CREATE TABLE"):
         parse_options({})
     with pytest.raises(ConfigurationError, match="only in CREATE TABLE"):
         sink.parse_options({"destination": "q"})
 
 
-def test_views_to_write_to_have_the_columns_of_the_sink() -> None:
+def test_views_to_write_to_have_columns_of_sink() -> None:
     for options in ({"destination": "answers"}, {"writeId": "w"}, {**MANAGED, "badRows": "drop"}):
         assert SluiceSource({"url": URL, **options}).schema() == DEFAULT_SCHEMA
     assert "sequence" in SluiceSource({"url": URL}).schema().names
@@ -98,7 +98,7 @@ def test_views_to_write_to_have_the_columns_of_the_sink() -> None:
     ],
     ids=str,
 )
-def test_tables_with_credentials_are_warned_of(
+def test_tables_with_credentials_cause_warning(
     given: dict[str, str], says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):

@@ -1,6 +1,8 @@
-"""The same code on a cluster: Spark's own master and two workers, and programs that are submitted
-to them, which read the journal over HTTPS with a token. Packages are "installed on the nodes": all
-processes have the same Python."""
+"""The pipeline on a cluster: a standalone master, two workers, and submitted programs.
+
+The programs read the journal over HTTPS with a token. All processes use the same Python, as if it
+was installed on the nodes.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ from tests.faults.processes import command_of, descendants, kill_if_running
 from tests.pipeline import cluster_driver as program
 from tests.pipeline.airflow_stub import load_dag
 from tests.pipeline.recomputed import compare
-from tests.pipeline.sink.witness import published
+from tests.pipeline.sink.published_messages import published
 from tests.pipeline.test_examples import EXAMPLES
 from tests.server.authority import Authority
 
@@ -79,7 +81,7 @@ refresh = "incremental"
 
 
 class Cluster:
-    """A master and its workers, each a process."""
+    """A master and its workers, each in a process."""
 
     def __init__(self, work: Path, token: str) -> None:
         self._work = work
@@ -113,7 +115,7 @@ class Cluster:
         return self._start([*command, f"--jars={jar_paths}", script, *arguments], self.driver_log)
 
     def run(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """A command of `sluicemq pipeline` with --master: its process is the driver."""
+        """Run a command of `sluicemq pipeline` with --master; its process is the driver."""
         options = [word for pair in SETTINGS.items() for word in ("--conf", "=".join(pair))]
         command = [sys.executable, cli.__file__, "pipeline", *arguments, "--master", self.master]
         return self._start([*command, *options], self.driver_log)
@@ -123,7 +125,7 @@ class Cluster:
         return self._work / "driver.log"
 
     def executors(self) -> list[int]:
-        """Their processes, which the workers have started."""
+        """Return the processes of the executors."""
         descendant_pids = {pid for process in self._processes for pid in descendants(process.pid)}
         return [pid for pid in descendant_pids if "CoarseGrainedExecutorBackend" in command_of(pid)]
 
@@ -139,7 +141,7 @@ class Cluster:
         self._start_worker(len(self._processes))
 
     def stop(self) -> None:
-        """All of them, with what they have started."""
+        """Stop all processes and their children."""
         for process in reversed(self._processes):
             if process.poll() is None:
                 process.terminate()
@@ -250,8 +252,10 @@ def expect_success(process: subprocess.Popen[bytes], log: Path) -> None:
     assert process.wait(TIMEOUT_SECONDS) == 0, log.read_text(errors="replace")[-8000:]
 
 
-def test_a_program_with_source_and_sink(cluster: Cluster, journal: Journal, tmp_path: Path) -> None:
-    """It loses an executor in the middle of a batch."""
+def test_submitted_program_with_source_and_sink(
+    cluster: Cluster, journal: Journal, tmp_path: Path
+) -> None:
+    """The program loses an executor in the middle of a batch."""
     process = cluster.submit(program.__file__, journal.url, str(tmp_path))
     wait_inside_batch(tmp_path / program.CHECKPOINT, 2, process, cluster.driver_log)
     kill_if_running(random.choice(cluster.executors()))
@@ -263,7 +267,7 @@ def test_a_program_with_source_and_sink(cluster: Cluster, journal: Journal, tmp_
     assert len(json.loads((tmp_path / program.RESULT_FILE).read_text())) == 2
 
 
-def test_the_commands_of_the_lake(
+def test_pipeline_commands_on_cluster(
     cluster: Cluster, journal: Journal, tmp_path: Path, spark: SparkSession
 ) -> None:
     """By spark-submit, as the DAG of the examples, and with --master. Every table equals a

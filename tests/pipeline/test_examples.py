@@ -55,7 +55,7 @@ def test_every_example_is_listed() -> None:
         assert f"`pipeline/{path.name}" in readme, path
 
 
-def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = nbformat.read(EXAMPLES / "orders.ipynb", as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "clear the notebook's outputs"
     with LocalBroker(tmp_path / "data", ["http://127.0.0.1:0"]) as broker:
@@ -69,7 +69,7 @@ def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum("image/png" in output.get("data", {}) for output in outputs) == 2
 
 
-def test_the_declarative_pipeline(tmp_path: Path) -> None:
+def test_declarative_pipeline_runs(tmp_path: Path) -> None:
     project = tmp_path / "project"
     shutil.copytree(EXAMPLES / "declarative", project)
     spec = project / "spark-pipeline.yml"
@@ -117,7 +117,7 @@ def run_pipeline(project: Path) -> None:
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
 
 
-def test_the_sql_on_gold_tables(spark: SparkSession, tmp_path: Path) -> None:
+def test_sql_on_gold_tables_runs(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     traffic = gold(
         row(0, published=10, acknowledged=4, backlog=6, depth_time=START),
@@ -178,7 +178,7 @@ def run_models(spark: SparkSession, source: Callable[[str, str], str], project: 
     return models_run
 
 
-def test_the_dag() -> None:
+def test_dag_is_valid() -> None:
     dag = load_dag(EXAMPLES / "airflow" / "sluicemq_lake.py")
     assert [task.task_id for task in dag.ordered()] == ["backfill", "maintain", "report"]
     for task in dag.tasks:

@@ -1,4 +1,4 @@
-"""Histograms of latencies: what a percentile may be off, and that Spark computes the same."""
+"""Histograms of latencies: errors of percentiles, in plain Python and in Spark."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def test_a_percentile_is_at_most_so_far_off(latencies: list[float], share: float
         assert percentile == pytest.approx(expected, rel=ERROR * 1.001)
 
 
-def test_nothing_has_no_percentile() -> None:
+def test_empty_histogram_has_no_percentile() -> None:
     assert histogram.percentile({}, 0.5) is None
 
 
-def test_what_is_longer_than_the_last_bound() -> None:
+def test_latency_above_last_bound() -> None:
     assert bucket_of(1e300) == histogram.LAST
 
 
-def test_spark_finds_the_same(spark: SparkSession) -> None:
+def test_spark_computes_same_percentiles(spark: SparkSession) -> None:
     latencies = [-1.0, 0.0, 0.01, 0.011, *(1.7**power for power in range(-8, 50))]
     frame = spark.createDataFrame([(latency,) for latency in latencies], "ms double")
     table_rows = frame.select("ms", histogram.bucket_column(f.col("ms"))).collect()

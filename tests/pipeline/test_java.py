@@ -11,7 +11,7 @@ from sluicemq.pipeline import jars
 
 
 def install(home: Path, version: str) -> Path:
-    """A program that says it is that Java."""
+    """Write a program that reports a version of Java."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2026-01-01' >&2\n")
@@ -21,7 +21,7 @@ def install(home: Path, version: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine without Java: returns the directory where its Javas would be."""
+    """Simulate a machine without Java; return the directory for installations."""
     directory = tmp_path / "jvm"
     directory.mkdir()
     monkeypatch.setattr(jars, "_INSTALLED", directory)
@@ -33,24 +33,22 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("reported", "version"), [("1.8.0_402", 8), ("11.0.22", 11), ("17.0.15", 17), ("25", 25)]
 )
-def test_the_version_of_a_java(tmp_path: Path, reported: str, version: int) -> None:
+def test_version_of_java_is_parsed(tmp_path: Path, reported: str, version: int) -> None:
     assert jars.java_version(install(tmp_path / "j", reported) / "bin" / "java") == version
 
 
-def test_no_java_says_how_to_get_one() -> None:
+def test_error_without_java_contains_instructions() -> None:
     with pytest.raises(ConfigurationError, match=r"sudo apt install openjdk-17-jre-headless"):
         jars.find_java()
 
 
-def test_one_that_is_too_old_does_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_java_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(install(tmp_path / "old", "11.0.1")))
     with pytest.raises(ConfigurationError):
         jars.find_java()
 
 
-def test_a_home_that_is_not_there_is_passed_over(
+def test_missing_home_is_skipped(
     tmp_path: Path, bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
@@ -58,16 +56,16 @@ def test_a_home_that_is_not_there_is_passed_over(
     assert jars.find_java() == expected
 
 
-def test_java_home_comes_first(tmp_path: Path, bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_has_precedence(
+    tmp_path: Path, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install(bare / "java-21", "21.0.1")
     expected = install(tmp_path / "mine", "17.0.1")
     monkeypatch.setenv("JAVA_HOME", str(expected))
     assert jars.find_java() == expected
 
 
-def test_the_path_leads_to_a_home(
-    tmp_path: Path, bare: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_java_on_path_is_found(tmp_path: Path, bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(bare / "java-17", "17.0.1")
     expected = install(tmp_path / "elsewhere", "21.0.1")
     (tmp_path / "bin").mkdir()

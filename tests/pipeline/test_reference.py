@@ -1,4 +1,4 @@
-"""The tables of docs/pipeline/source.md and sink.md name what the code has, in its order."""
+"""The tables of docs/pipeline/source.md and sink.md equal the code, in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = re.compile(r"`([^`]+)`")
 
 
 def tables(page: str) -> list[list[list[str]]]:
-    """The rows of each table of a page, heads included, as cells."""
+    """Return the rows of each table of a page as cells, including headings."""
     tables: list[list[list[str]]] = [[]]
     for line in (DOCS / page).read_text().splitlines():
         if line.startswith("|"):
@@ -38,11 +38,11 @@ def names(rows: list[list[str]]) -> list[str]:
 
 
 def options_known(error: str) -> list[str]:
-    """An error about an unknown option ends with the known ones."""
+    """Return the known options, with which an error about an unknown one ends."""
     return re.sub(r".*(?:but|there are) ", "", error).split(", ")
 
 
-def test_options_of_the_source() -> None:
+def test_options_of_source() -> None:
     table = tables("source.md")[0]
     assert names(table) == [option.name for option in OPTIONS]
     with pytest.raises(ConfigurationError) as error:
@@ -50,7 +50,7 @@ def test_options_of_the_source() -> None:
     assert options_known(str(error.value)) == [option.name for option in OPTIONS]
 
 
-def test_defaults_of_the_source() -> None:
+def test_defaults_of_source() -> None:
     table = tables("source.md")[0]
     documented = {name: NAME.findall(row[1]) for row in table[1:] for name in NAME.findall(row[0])}
     # the end of a batch; an endingOffsets of None is also what a stream must have
@@ -64,18 +64,18 @@ def test_defaults_of_the_source() -> None:
 
 
 @pytest.mark.parametrize(("place", "schema"), [(2, KAFKA), (3, PLAIN), (4, HEADERS)])
-def test_columns_of_the_source(place: int, schema: pa.Schema) -> None:
+def test_columns_of_source(place: int, schema: pa.Schema) -> None:
     table = tables("source.md")[place]
     assert names(table) == schema.names
     types = [from_arrow_type(field.type).simpleString() for field in schema]
     assert [row[1] for row in table[1:]] == types
 
 
-def test_events_of_the_source() -> None:
+def test_events_of_source() -> None:
     assert names(tables("source.md")[5]) == list(Event)
 
 
-def test_options_of_the_sink() -> None:
+def test_options_of_sink() -> None:
     with pytest.raises(ConfigurationError) as error:
         sink.parse_options({"nonsense": "1"})
     table = tables("sink.md")[0]
@@ -89,27 +89,27 @@ def test_options_of_the_sink() -> None:
     assert defaults["retryTimeout"] == [f"{parsed.retry_timeout:g}"]
 
 
-def test_columns_of_the_sink() -> None:
+def test_columns_of_sink() -> None:
     table = tables("sink.md")[1]
     assert names(table) == list(COLUMNS)
     assert [row[1] for row in table[1:]] == [kind for kind, _, _ in COLUMNS.values()]
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
-def test_links_lead_somewhere(page: str) -> None:
+def test_link_targets_exist(page: str) -> None:
     for target in re.findall(r"\]\(([^)#]+\.md)(?:#[^)]*)?\)", (DOCS / page).read_text()):
         assert (DOCS / target).exists(), target
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
-def test_python_in_the_pages_is_python(page: str) -> None:
+def test_python_snippets_compile(page: str) -> None:
     text = (DOCS / page).read_text()
     for code in re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         compile(code, page, "exec")
 
 
 @pytest.mark.parametrize(("place", "schema"), [(1, SILVER), (2, GOLD), (3, ANOMALIES)])
-def test_columns_of_the_lake(place: int, schema: pa.Schema) -> None:
+def test_columns_of_lake(place: int, schema: pa.Schema) -> None:
     columns: set[str] = set()
     for row in tables("tables.md")[place][1:]:
         for first, last in re.findall(r"`(\w+)`(?: … `(\w+)`)?", row[0]):

@@ -1,4 +1,4 @@
-"""Messages of a table go to a queue once more: in order, at a given speed, and once."""
+"""Replay of messages of a table to a queue: in order, at a given speed, and once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ConfigurationError, RequestRefused
 from sluicemq.model.message import BodyKind
 from sluicemq.pipeline.replay import _split_by_window, _window, replay
-from tests.pipeline.sink.witness import published
+from tests.pipeline.sink.published_messages import published
 
 SILVER = """message_sequence bigint, destination string, destination_kind string,
     published timestamp, size bigint, body_kind string, body binary, text string, json string,
@@ -44,7 +44,7 @@ def data(broker: LocalBroker) -> Path:
 
 
 def row(number: int, **values: Any) -> tuple[Any, ...]:
-    """One of silver."""
+    """Return a row of silver."""
     defaults = {
         "message_sequence": number,
         "destination": "orders",
@@ -64,17 +64,17 @@ def row(number: int, **values: Any) -> tuple[Any, ...]:
 
 @pytest.fixture(scope="module")
 def silver(spark: SparkSession) -> DataFrame:
-    """Messages 0 to 2999 in any order, and one that is not known but for its end."""
+    """Messages 0 to 2999 in any order, and one of which only the end is known."""
     rows = [row(number * 7 % 3000) for number in range(3000)]
     return spark.createDataFrame([*rows, row(9999, size=None, body_kind=None, text=None)], SILVER)
 
 
 def numbers(data: Path, queue: str) -> list[int]:
-    """Bodies of the messages in a queue, in order."""
+    """Return the bodies of the messages in a queue, in order."""
     return [int(message.body) for message in published(data, queue)]
 
 
-def test_in_the_old_order_and_as_they_were(silver: DataFrame, url: str, data: Path) -> None:
+def test_replays_in_order_and_unchanged(silver: DataFrame, url: str, data: Path) -> None:
     reports: list[tuple[int, int]] = []
     result = replay(
         silver, url, "again", progress=lambda sent, total: reports.append((sent, total))
@@ -104,7 +104,7 @@ def test_messages_of_several_brokers_are_ordered_by_time(
     assert numbers(data, "berlin") == times["berlin"]
 
 
-def test_bodies_wherever_the_table_has_them(spark: SparkSession, url: str, data: Path) -> None:
+def test_bodies_are_read_from_any_column(spark: SparkSession, url: str, data: Path) -> None:
     rows = [
         row(1, body_kind="bytes", text=None, body=b"\xff"),
         row(2, body_kind="json", text=None, json="[2]"),
@@ -117,8 +117,8 @@ def test_bodies_wherever_the_table_has_them(spark: SparkSession, url: str, data:
     assert bodies == [("BYTES", b"\xff"), ("JSON", b"[2]"), ("NONE", b""), ("TEXT", "é".encode())]
 
 
-def test_a_replay_is_continued_by_its_name(silver: DataFrame, url: str, data: Path) -> None:
-    """One that was broken off, and one that was done."""
+def test_replay_is_continued_by_its_name(silver: DataFrame, url: str, data: Path) -> None:
+    """This includes interrupted and completed replays."""
 
     def break_off(sent: int, _: int) -> None:
         if sent > 1000:
@@ -137,7 +137,7 @@ def test_a_replay_is_continued_by_its_name(silver: DataFrame, url: str, data: Pa
         replay(silver.where("message_sequence < 5"), url, "named", rate=5000, write_id="named")
 
 
-def test_by_selector(silver: DataFrame, url: str, data: Path) -> None:
+def test_replays_messages_of_selector(silver: DataFrame, url: str, data: Path) -> None:
     text = "odd = TRUE AND n BETWEEN 100 AND 200 AND JMSPriority > 6 AND JMSTimestamp > 0"
     make_predicate = partial(compile_selector, text)
     result = replay(
@@ -155,12 +155,14 @@ def test_by_selector(silver: DataFrame, url: str, data: Path) -> None:
         ({"speed": -1}, "larger"),
     ],
 )
-def test_what_cannot_be(silver: DataFrame, values: dict[str, Any], reason: str) -> None:
+def test_invalid_options_are_refused(
+    silver: DataFrame, values: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         replay(silver, "http://localhost", **values)
 
 
-def test_what_is_no_table_of_messages(spark: SparkSession) -> None:
+def test_other_tables_are_refused(spark: SparkSession) -> None:
     with pytest.raises(ConfigurationError, match="needs rows of silver"):
         replay(spark.range(3), "http://localhost", "q")
 
@@ -168,7 +170,7 @@ def test_what_is_no_table_of_messages(spark: SparkSession) -> None:
 def windows(
     spark: SparkSession, seconds: list[float | None], rate: float | None, speed: float | None
 ) -> list[int]:
-    """Windows of messages from these times."""
+    """Return the windows of messages with these times."""
     micros = [None if second is None else int(second * 1e6) for second in seconds]
     frame = spark.createDataFrame(list(enumerate(micros)), "message_sequence bigint, micros bigint")
     frame = frame.selectExpr("message_sequence", "timestamp_micros(micros) AS published")
@@ -176,19 +178,19 @@ def windows(
     return [row.window for row in rows.orderBy("message_sequence").collect()]
 
 
-def test_a_rate_makes_windows(spark: SparkSession) -> None:
+def test_rate_makes_windows(spark: SparkSession) -> None:
     assert windows(spark, [0] * 10, 20, None) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     assert windows(spark, [0] * 3, 4, None) == [0, 2, 5]
     assert windows(spark, [0, 5], None, None) == [0, 0]
 
 
-def test_a_speed_keeps_the_pauses(spark: SparkSession) -> None:
-    """Half of them at twice the speed; a clock that went back makes none."""
+def test_speed_keeps_pauses(spark: SparkSession) -> None:
+    """Twice the speed halves the pauses; a clock that was set back causes none."""
     times = [None, 100, 100.05, None, 110, 90, None, 120, 120.5, 119]
     assert windows(spark, times, None, 2) == [0, 0, 0, 0, 50, 50, 50, 100, 102, 102]
 
 
-def test_a_batch_is_divided_by_windows() -> None:
+def test_batch_is_divided_by_windows() -> None:
     batch = pa.RecordBatch.from_pydict({"body": list("abcde"), "_window": [2, 2, 5, 6, 6]})
     parts = _split_by_window(batch)
     assert [(window, "".join(part["body"].to_pylist())) for window, part in parts] == [

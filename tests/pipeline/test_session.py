@@ -17,14 +17,14 @@ from sluicemq.pipeline.jobs.lake import SCHEMES
 EXTENSIONS = "spark.sql.extensions"
 
 
-def test_on_one_machine() -> None:
+def test_settings_on_one_machine() -> None:
     settings = session.effective_settings({}, {})
     assert settings["spark.master"].startswith("local[")
     assert settings["spark.sql.shuffle.partitions"] == "2"
     assert settings[EXTENSIONS] == "io.delta.sql.DeltaSparkSessionExtension"
 
 
-def test_on_a_cluster_its_own_settings_stay() -> None:
+def test_settings_of_cluster_are_kept() -> None:
     configured = {
         "spark.master": "spark://head:7077",
         "spark.sql.session.timeZone": "Europe/Paris",
@@ -39,7 +39,7 @@ def test_on_a_cluster_its_own_settings_stay() -> None:
     assert settings[EXTENSIONS] == ("org.example.Extension,io.delta.sql.DeltaSparkSessionExtension")
 
 
-def test_the_caller_has_the_last_word_except_about_the_time_zone() -> None:
+def test_caller_overrides_all_settings_but_time_zone() -> None:
     options = {
         "spark.master": "local[1]",
         "spark.driver.memory": "5g",
@@ -51,7 +51,7 @@ def test_the_caller_has_the_last_word_except_about_the_time_zone() -> None:
     assert settings["spark.sql.shuffle.partitions"] == "2"
 
 
-def test_warnings_of_the_jvm_are_not_in_the_output_of_a_command() -> None:
+def test_warnings_of_jvm_are_not_in_output_of_command() -> None:
     java = find_java() / "bin" / "java"
     options = session.effective_settings({}, {})["spark.driver.extraJavaOptions"].split()
     # on a machine without large pages, the JVM warns of it
@@ -60,7 +60,7 @@ def test_warnings_of_the_jvm_are_not_in_the_output_of_a_command() -> None:
     assert result.stdout == ""
 
 
-def test_a_java_process_that_does_not_start_is_explained(tmp_path: Path) -> None:
+def test_java_process_that_does_not_start_is_explained(tmp_path: Path) -> None:
     option = "--conf=spark.driver.extraJavaOptions=-Xss1k"
     command = [sys.executable, "-m", "sluicemq.cli", "pipeline", "maintain", option]
     result = subprocess.run([*command, "--lake", tmp_path], capture_output=True, text=True)
@@ -72,7 +72,7 @@ def test_a_java_process_that_does_not_start_is_explained(tmp_path: Path) -> None
     assert "Could not create the Java Virtual Machine" in log.read_text()
 
 
-def test_a_local_session_uses_the_class_archive(tmp_path: Path) -> None:
+def test_local_session_uses_class_archive(tmp_path: Path) -> None:
     """Otherwise the start of each session takes a third more processor time."""
     log = tmp_path / "classes"
     program = (
@@ -105,7 +105,7 @@ def test_settings_of_spark_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     }
 
 
-def test_missing_libraries_are_reported_with_the_command(
+def test_missing_libraries_are_reported_with_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jars, "directory", lambda: tmp_path)
@@ -117,7 +117,7 @@ def test_missing_libraries_are_reported_with_the_command(
     assert not_local == jars.CONNECTORS.keys()
 
 
-def test_a_distribution_with_delta_gets_no_other(
+def test_distribution_with_delta_downloads_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "jars").mkdir()
@@ -133,7 +133,7 @@ def test_connectors_that_do_not_exist_are_rejected() -> None:
         jars.coordinate("ftp")
 
 
-def test_what_is_there_is_not_fetched_again(
+def test_existing_libraries_are_not_downloaded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No resolver runs in tests: the second call must not need one."""

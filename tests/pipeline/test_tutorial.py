@@ -20,7 +20,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     reader.close()
 
 
-def test_the_example_of_the_readme(
+def test_example_of_readme_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
 ) -> None:
     """As written, in a directory with the broker's data. `spark` is the session that it finds."""
@@ -41,7 +41,7 @@ def test_the_example_of_the_readme(
         reader.close()
 
 
-def test_the_tutorial(reader: Reader, spark: SparkSession) -> None:
+def test_tutorial_works(reader: Reader, spark: SparkSession) -> None:
     """`spark` is there so that the tutorial's own call finds a session."""
     try:
         reader.follow()
@@ -52,7 +52,7 @@ def test_the_tutorial(reader: Reader, spark: SparkSession) -> None:
         spark.catalog.dropTempView("totals")
 
 
-def test_the_tutorial_of_typed_tables(
+def test_tutorial_of_typed_tables_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
 ) -> None:
     monkeypatch.chdir(tmp_path)

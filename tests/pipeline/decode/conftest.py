@@ -16,8 +16,8 @@ from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.pipeline.decode.codecs import FRAMES, Row
 from sluicemq.pipeline.decode.streams import RowBuffer
-from tests.pipeline.decode.proxy import Heard, Proxy
-from tests.pipeline.decode.wires import ACK, FIN, PSH, SERVER, SYN, Segment, Talk
+from tests.pipeline.decode.packet_captures import ACK, FIN, PSH, SERVER, SYN, Segment, TcpConnection
+from tests.pipeline.decode.recording_proxy import Proxy, RecordedChunk
 
 PORTS: Final = {"phpmq": 9100, "msglite": 9813, "vibemq": 2925, "jmq": 7676}
 TIMEOUT_SECONDS: Final = 60
@@ -26,7 +26,7 @@ BODIES: Final = [b"%d " % number + b"\xc3\xa9" * (number * 37 % 3000) for number
 
 @pytest.fixture(scope="package", autouse=True)
 def reject_unknown_columns() -> Iterator[None]:
-    """Fail at a row with a misspelt column, which the table would leave out."""
+    """Fail at a row with an unknown column, which the table would omit."""
     add = RowBuffer.add
 
     def check(rows: RowBuffer, row: Row) -> None:
@@ -39,15 +39,15 @@ def reject_unknown_columns() -> Iterator[None]:
 
 
 class Recorded(NamedTuple):
-    """What was heard on each listener, and the same as segments of TCP, in time."""
+    """Traffic recorded at each listener, and the same traffic as TCP segments in order of time."""
 
-    heard: dict[str, list[Heard]]
+    chunks: dict[str, list[RecordedChunk]]
     segments: list[Segment]
 
     def sent(self, protocol: str, side: int) -> list[bytes]:
-        """All bytes of each connection's side."""
+        """Return all bytes that a side sent, by connection."""
         by_connection: dict[int, bytes] = {}
-        for chunk in self.heard[protocol]:
+        for chunk in self.chunks[protocol]:
             if chunk.side == side:
                 by_connection[chunk.connection] = (
                     by_connection.get(chunk.connection, b"") + chunk.data
@@ -102,25 +102,27 @@ def jmq(port: int) -> None:
     client.close()
 
 
-def segments_of(heard: dict[str, list[Heard]]) -> list[Segment]:
-    """Each read of the proxy as one or more packets."""
+def segments_of(chunks_by_protocol: dict[str, list[RecordedChunk]]) -> list[Segment]:
+    """Return each read of the proxy as one or more packets."""
     segments: list[Segment] = []
-    for protocol, chunks in heard.items():
-        talks: dict[int, Talk] = {}
+    for protocol, chunks in chunks_by_protocol.items():
+        connections: dict[int, TcpConnection] = {}
         for chunk in chunks:
-            talk = talks.get(chunk.connection)
-            if talk is None:
+            connection = connections.get(chunk.connection)
+            if connection is None:
                 ends = ("10.0.0.1", 50_000 + chunk.connection), (SERVER[0], PORTS[protocol])
-                talk = talks[chunk.connection] = Talk(*ends, time=chunk.time - 3000).open()
-            talk.time = chunk.time
+                connection = connections[chunk.connection] = TcpConnection(
+                    *ends, time=chunk.time - 3000
+                ).open()
+            connection.time = chunk.time
             if chunk.data:
                 for start in range(0, len(chunk.data), 1460):
-                    talk.say(chunk.side, chunk.data[start : start + 1460])
-                    talk.time = chunk.time
+                    connection.send(chunk.side, chunk.data[start : start + 1460])
+                    connection.time = chunk.time
             else:
-                talk.say(chunk.side, b"")
-        for talk in talks.values():
-            segments += talk.close().segments
+                connection.send(chunk.side, b"")
+        for connection in connections.values():
+            segments += connection.close().segments
     segments.sort(key=lambda segment: segment.time)
     assert {SYN, ACK | PSH, FIN | ACK} <= {segment.flags for segment in segments}
     return segments
@@ -129,7 +131,7 @@ def segments_of(heard: dict[str, list[Heard]]) -> list[Segment]:
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     directory = tmp_path_factory.mktemp("recorded")
-    chunks: dict[str, list[Heard]] = {}
+    chunks: dict[str, list[RecordedChunk]] = {}
     with LocalBroker(directory, [f"{name}://127.0.0.1:0" for name in PORTS]) as broker:
         for name, exchange in (
             ("phpmq", phpmq),
@@ -140,5 +142,5 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
             with ExitStack() as stack:
                 proxy = stack.enter_context(Proxy(broker.port(name)))
                 exchange(proxy.port)
-            chunks[name] = proxy.heard
+            chunks[name] = proxy.chunks
     return Recorded(chunks, segments_of(chunks))

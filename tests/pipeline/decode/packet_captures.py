@@ -1,4 +1,4 @@
-"""Captures as tcpdump writes them, made of what two sides said."""
+"""Packet captures like those of tcpdump, generated from the data of two sides."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Endpoint = tuple[str, int]
 
 
 class Segment(NamedTuple):
-    """A TCP segment as it goes over the wire."""
+    """A TCP segment."""
 
     source: Endpoint
     target: Endpoint
@@ -31,7 +31,7 @@ class Segment(NamedTuple):
 
 
 def ip_packet(segment: Segment) -> bytes:
-    """Without checksums, which the decoder ignores."""
+    """Encode an IP packet without checksums, which the decoder ignores."""
     tcp = struct.pack(
         ">HHIIBBHHH",
         segment.source[1],
@@ -53,8 +53,8 @@ def ip_packet(segment: Segment) -> bytes:
     return head + source.packed + target.packed + data
 
 
-def framed(packet: bytes, link: int, tags: int = 0) -> bytes:
-    """An IP packet as that link type has it."""
+def encode_link_frame(packet: bytes, link: int, tags: int = 0) -> bytes:
+    """Encode the frame of a link type around an IP packet."""
     kind = 0x0800 if packet[0] >> 4 == 4 else 0x86DD
     if link == ETHERNET:
         return bytes(12) + struct.pack(">HH", 0x8100, 7) * tags + struct.pack(">H", kind) + packet
@@ -69,8 +69,8 @@ def framed(packet: bytes, link: int, tags: int = 0) -> bytes:
     return packet
 
 
-class Captured(NamedTuple):
-    """A packet with its time in µs, and how much of it was captured."""
+class CapturedPacket(NamedTuple):
+    """A packet, its time in µs, and its maximum captured length."""
 
     time: int
     data: bytes
@@ -78,7 +78,7 @@ class Captured(NamedTuple):
 
 
 def pcap(
-    packets: Iterable[Captured], link: int = ETHERNET, order: str = "<", nano: bool = False
+    packets: Iterable[CapturedPacket], link: int = ETHERNET, order: str = "<", nano: bool = False
 ) -> bytes:
     magic = 0xA1B23C4D if nano else 0xA1B2C3D4
     parts = [struct.pack(order + "IHHiIII", magic, 2, 4, 0, 0, 1 << 18, link)]
@@ -94,7 +94,7 @@ def pcap(
 
 
 def block(kind: int, body: bytes, order: str = "<") -> bytes:
-    """A block of a pcapng file."""
+    """Encode a block of a pcapng file."""
     body += bytes(-len(body) % 4)
     size = struct.pack(order + "I", len(body) + 12)
     return struct.pack(order + "I", kind) + size + body + size
@@ -111,7 +111,9 @@ def interface(link: int, order: str = "<", resolution: int | None = None) -> byt
     return block(1, struct.pack(order + "HHI", link, 0, 0) + options, order)
 
 
-def enhanced(packet: Captured, number: int = 0, order: str = "<", units: int = 1_000_000) -> bytes:
+def enhanced(
+    packet: CapturedPacket, number: int = 0, order: str = "<", units: int = 1_000_000
+) -> bytes:
     time = packet.time * units // 1_000_000
     content = packet.data[: packet.snaplen]
     head = struct.pack(
@@ -120,7 +122,7 @@ def enhanced(packet: Captured, number: int = 0, order: str = "<", units: int = 1
     return block(6, head + content, order)
 
 
-def pcapng(packets: Iterable[Captured], link: int = ETHERNET, order: str = "<") -> bytes:
+def pcapng(packets: Iterable[CapturedPacket], link: int = ETHERNET, order: str = "<") -> bytes:
     return b"".join(
         [
             section(order),
@@ -130,8 +132,8 @@ def pcapng(packets: Iterable[Captured], link: int = ETHERNET, order: str = "<") 
     )
 
 
-class Talk:
-    """What two sides say to each other, as segments."""
+class TcpConnection:
+    """The segments of a TCP connection."""
 
     def __init__(
         self,
@@ -141,7 +143,7 @@ class Talk:
         mss: int = 1460,
         time: int = START,
     ) -> None:
-        """`numbers` are those of the two SYNs."""
+        """`numbers` are the sequence numbers of the two SYNs."""
         self.ends = client, server
         self.next = list(numbers)
         self.mss = mss
@@ -157,13 +159,13 @@ class Talk:
         self.next[side] += len(payload) + bool(flags & (SYN | FIN))
         self.time += 1000
 
-    def open(self) -> Talk:
+    def open(self) -> TcpConnection:
         self._send(0, b"", SYN)
         self._send(1, b"", SYN | ACK)
         self._send(0, b"", ACK)
         return self
 
-    def say(self, side: int, data: bytes) -> Talk:
+    def send(self, side: int, data: bytes) -> TcpConnection:
         for start in range(0, len(data), self.mss):
             self._send(side, data[start : start + self.mss], ACK | PSH)
             self.segments.append(
@@ -171,17 +173,17 @@ class Talk:
             )
         return self
 
-    def close(self) -> Talk:
+    def close(self) -> TcpConnection:
         self._send(0, b"", FIN | ACK)
         self._send(1, b"", FIN | ACK)
         return self
 
 
-def captured(
+def capture(
     segments: Sequence[Segment], link: int = ETHERNET, snaplen: int = 1 << 18, tags: int = 0
-) -> list[Captured]:
+) -> list[CapturedPacket]:
     return [
-        Captured(segment.time, framed(ip_packet(segment), link, tags), snaplen)
+        CapturedPacket(segment.time, encode_link_frame(ip_packet(segment), link, tags), snaplen)
         for segment in segments
     ]
 

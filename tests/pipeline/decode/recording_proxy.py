@@ -1,4 +1,4 @@
-"""A TCP proxy that writes down who said what: an independent witness of real traffic."""
+"""A TCP proxy that records the traffic of both sides, as a reference for the decoder."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from typing import Final, NamedTuple, Self
 READ: Final = 1 << 16
 
 
-class Heard(NamedTuple):
-    """µs; connection, from 0; 0 for the client, 1 for the server; bytes, b"" for the end."""
+class RecordedChunk(NamedTuple):
+    """Data of one side of a connection.
+
+    time        µs
+    connection  number, from 0
+    side        0 = client, 1 = server
+    data        b"" at the end of the stream
+    """
 
     time: int
     connection: int
@@ -21,13 +27,13 @@ class Heard(NamedTuple):
 
 
 class Proxy:
-    """Listens on loopback, and hands everything on to a port there."""
+    """A proxy on loopback that forwards connections to a port there."""
 
     def __init__(self, port: int) -> None:
         self._target = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self.heard: list[Heard] = []
+        self.chunks: list[RecordedChunk] = []
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._sockets: list[socket.socket] = []
@@ -44,12 +50,14 @@ class Proxy:
             server = socket.create_connection(("127.0.0.1", self._target))
             self._sockets += [client, server]
             for side, (source, target) in enumerate(((client, server), (server, client))):
-                thread = threading.Thread(target=self._carry, args=(number, side, source, target))
+                thread = threading.Thread(target=self._forward, args=(number, side, source, target))
                 self._threads.append(thread)
                 thread.start()
             number += 1
 
-    def _carry(self, number: int, side: int, source: socket.socket, target: socket.socket) -> None:
+    def _forward(
+        self, number: int, side: int, source: socket.socket, target: socket.socket
+    ) -> None:
         while True:
             try:
                 data = source.recv(READ)
@@ -57,7 +65,7 @@ class Proxy:
                 data = b""
             with self._lock:
                 now = time.time_ns() // 1000
-                self.heard.append(Heard(now, number, side, data))
+                self.chunks.append(RecordedChunk(now, number, side, data))
             try:
                 if not data:
                     target.shutdown(socket.SHUT_WR)

@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 
 def decoded(path: Path, options: DecodeOptions | None = None) -> list[Row]:
-    """All rows of one file, by connection, direction and offset."""
+    """Return all rows of a file, ordered by connection, direction and offset."""
     batches = list(decode_file(str(path), options or DecodeOptions()))
     rows: list[Row] = pa.Table.from_batches(batches, FRAMES).to_pylist()
     return sorted(

@@ -1,4 +1,4 @@
-"""File formats and link types: whatever way it was captured, the same comes out."""
+"""File formats and link types: the decoded rows do not depend on them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluicemq.protocols.phpmq.wire import encode_acknowledge, encode_send
-from tests.pipeline.decode.tables import decoded, decoded_bytes
-from tests.pipeline.decode.wires import (
+from tests.pipeline.decode.packet_captures import (
     COOKED,
     COOKED_2,
     ETHERNET,
@@ -16,28 +15,29 @@ from tests.pipeline.decode.wires import (
     NULL,
     RAW,
     START,
-    Captured,
-    Talk,
+    CapturedPacket,
+    TcpConnection,
     block,
-    captured,
+    capture,
+    encode_link_frame,
     enhanced,
-    framed,
     interface,
     ip_packet,
     pcap,
     pcapng,
     section,
 )
+from tests.pipeline.decode.tables import decoded, decoded_bytes
 from tests.protocols.phpmq.harness import encode_dispatch
 
 V6 = ("fe80::1", 40_000), ("fe80::2", 9100)
 
 
-def talk(*ends: tuple[str, int]) -> Talk:
-    conversation = Talk(*ends).open()
-    conversation.say(0, encode_send(b"orders", b"a" * 2000))
-    conversation.say(1, encode_dispatch(b"orders", b"b" * 10, b"0" * 32))
-    return conversation.say(0, encode_acknowledge(b"orders", b"0" * 32)).close()
+def connection(*ends: tuple[str, int]) -> TcpConnection:
+    conversation = TcpConnection(*ends).open()
+    conversation.send(0, encode_send(b"orders", b"a" * 2000))
+    conversation.send(1, encode_dispatch(b"orders", b"b" * 10, b"0" * 32))
+    return conversation.send(0, encode_acknowledge(b"orders", b"0" * 32)).close()
 
 
 def check(directory: Path, data: bytes, stream: str = "10.0.0.1:40000 > 10.0.0.2:9100") -> None:
@@ -55,25 +55,25 @@ def check(directory: Path, data: bytes, stream: str = "10.0.0.1:40000 > 10.0.0.2
 
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("nano", [False, True])
-def test_pcap(tmp_path: Path, order: str, nano: bool) -> None:
-    check(tmp_path, pcap(captured(talk().segments), ETHERNET, order, nano))
+def test_decodes_pcap(tmp_path: Path, order: str, nano: bool) -> None:
+    check(tmp_path, pcap(capture(connection().segments), ETHERNET, order, nano))
 
 
 @pytest.mark.parametrize("link", [ETHERNET, NULL, LOOP, RAW, COOKED, COOKED_2])
 @pytest.mark.parametrize("tags", [0, 1, 2])
-def test_link_types(tmp_path: Path, link: int, tags: int) -> None:
-    check(tmp_path, pcap(captured(talk().segments, link, tags=tags), link))
+def test_decodes_all_link_types(tmp_path: Path, link: int, tags: int) -> None:
+    check(tmp_path, pcap(capture(connection().segments, link, tags=tags), link))
     stream = "[fe80::1]:40000 > [fe80::2]:9100"
-    check(tmp_path, pcap(captured(talk(*V6).segments, link, tags=tags), link), stream)
+    check(tmp_path, pcap(capture(connection(*V6).segments, link, tags=tags), link), stream)
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_pcapng(tmp_path: Path, order: str) -> None:
-    check(tmp_path, pcapng(captured(talk().segments), ETHERNET, order))
+def test_decodes_pcapng(tmp_path: Path, order: str) -> None:
+    check(tmp_path, pcapng(capture(connection().segments), ETHERNET, order))
 
 
-def test_pcapng_with_all_sorts_of_blocks(tmp_path: Path) -> None:
-    packets = captured(talk().segments, RAW)
+def test_decodes_pcapng_with_all_kinds_of_blocks(tmp_path: Path) -> None:
+    packets = capture(connection().segments, RAW)
     check(
         tmp_path,
         b"".join(
@@ -87,7 +87,7 @@ def test_pcapng_with_all_sorts_of_blocks(tmp_path: Path) -> None:
                 interface(RAW, ">", 0x80 | 30),
                 *(
                     # 2^30 units a second are no whole microseconds
-                    enhanced(Captured(packet.time + 1, packet.data), 0, ">", 1 << 30)
+                    enhanced(CapturedPacket(packet.time + 1, packet.data), 0, ">", 1 << 30)
                     for packet in packets[4:]
                 ),
             ]
@@ -95,8 +95,8 @@ def test_pcapng_with_all_sorts_of_blocks(tmp_path: Path) -> None:
     )
 
 
-def test_packets_without_a_time(tmp_path: Path) -> None:
-    packets = captured(talk().segments, RAW)
+def test_packets_without_time(tmp_path: Path) -> None:
+    packets = capture(connection().segments, RAW)
     blocks = [block(3, len(packet.data).to_bytes(4, "little") + packet.data) for packet in packets]
     rows = decoded_bytes(tmp_path, b"".join([section(), interface(RAW), *blocks]))
     assert [(row["frame"], row["time"]) for row in rows] == [
@@ -107,7 +107,7 @@ def test_packets_without_a_time(tmp_path: Path) -> None:
 
 
 def with_extensions(packet: bytes) -> bytes:
-    """An IPv6 packet with hop-by-hop options, 16 bytes, and a destination header."""
+    """Insert hop-by-hop options of 16 bytes and a destination header into an IPv6 packet."""
     extensions = bytes((60, 1)) + bytes(14) + bytes((6, 0)) + bytes(6)
     size = int.from_bytes(packet[4:6]) + len(extensions)
     return packet[:4] + size.to_bytes(2) + b"\0" + packet[7:40] + extensions + packet[40:]
@@ -115,16 +115,18 @@ def with_extensions(packet: bytes) -> bytes:
 
 def test_ipv6_extension_headers_and_ipv4_options(tmp_path: Path) -> None:
     packets = [
-        Captured(segment.time, framed(with_extensions(ip_packet(segment)), ETHERNET))
-        for segment in talk(*V6).segments
+        CapturedPacket(
+            segment.time, encode_link_frame(with_extensions(ip_packet(segment)), ETHERNET)
+        )
+        for segment in connection(*V6).segments
     ]
     check(tmp_path, pcap(packets), "[fe80::1]:40000 > [fe80::2]:9100")
     packets = []
-    for segment in talk().segments:
+    for segment in connection().segments:
         packet = ip_packet(segment)
         size = (int.from_bytes(packet[2:4]) + 8).to_bytes(2)
         longer = b"\x47" + packet[1:2] + size + packet[4:20] + bytes(8) + packet[20:]
-        packets.append(Captured(segment.time, framed(longer, ETHERNET)))
+        packets.append(CapturedPacket(segment.time, encode_link_frame(longer, ETHERNET)))
     check(tmp_path, pcap(packets))
 
 
@@ -135,34 +137,37 @@ def test_ipv6_extension_headers_and_ipv4_options(tmp_path: Path) -> None:
 def test_ipv6_fragments_are_counted_and_authenticated_packets_are_not(
     tmp_path: Path, header: int, expected: list[str]
 ) -> None:
-    original = ip_packet(talk(*V6).segments[3])
+    original = ip_packet(connection(*V6).segments[3])
     size = int.from_bytes(original[4:6]) + 8
     head = original[:4] + size.to_bytes(2) + bytes((header,)) + original[7:40]
     packet = head + b"\x06" + bytes(7) + original[40:]
-    assert errors(tmp_path, pcap([Captured(START, packet)], RAW)) == expected
+    assert errors(tmp_path, pcap([CapturedPacket(START, packet)], RAW)) == expected
 
 
-def test_a_length_that_the_network_card_was_to_fill_in(tmp_path: Path) -> None:
+def test_ip_length_of_0_is_taken_from_capture(tmp_path: Path) -> None:
     packets = []
-    for segment in talk().segments:
+    for segment in connection().segments:
         packet = ip_packet(segment)
-        packets.append(Captured(segment.time, framed(packet[:2] + b"\0\0" + packet[4:], RAW)))
+        packets.append(
+            CapturedPacket(segment.time, encode_link_frame(packet[:2] + b"\0\0" + packet[4:], RAW))
+        )
     check(tmp_path, pcap(packets, RAW))
 
 
 def test_padding_of_short_ethernet_packets_is_no_payload(tmp_path: Path) -> None:
     packets = [
-        Captured(packet.time, packet.data + bytes(6)) for packet in captured(talk().segments)
+        CapturedPacket(packet.time, packet.data + bytes(6))
+        for packet in capture(connection().segments)
     ]
     check(tmp_path, pcap(packets))
 
 
-def test_other_traffic_is_passed_over(tmp_path: Path) -> None:
-    packets = captured(talk().segments)
+def test_other_traffic_is_skipped(tmp_path: Path) -> None:
+    packets = capture(connection().segments)
     arp = bytes(12) + b"\x08\x06" + bytes(28)
     udp = bytearray(packets[0].data)
     udp[14 + 9] = 17
-    check(tmp_path, pcap([Captured(START, arp), Captured(START, bytes(udp)), *packets]))
+    check(tmp_path, pcap([CapturedPacket(START, arp), CapturedPacket(START, bytes(udp)), *packets]))
 
 
 def errors(directory: Path, data: bytes) -> list[str]:
@@ -171,7 +176,7 @@ def errors(directory: Path, data: bytes) -> list[str]:
     return [f"{row['offset']}: {row['error']}" for row in rows if row["stream"] is None]
 
 
-def test_a_file_that_is_no_capture_is_reported(tmp_path: Path) -> None:
+def test_file_that_is_not_capture_is_reported(tmp_path: Path) -> None:
     assert errors(tmp_path, b"") == ["0: the file is empty"]
     assert "neither pcap nor pcapng: it begins with 48 30 31 30" in errors(tmp_path, b"H0100102")[0]
     assert "gunzip" in errors(tmp_path, b"\x1f\x8b\x08\0")[0]
@@ -180,10 +185,10 @@ def test_a_file_that_is_no_capture_is_reported(tmp_path: Path) -> None:
     assert [row["error"] for row in rows] == ["the file cannot be read: No such file or directory"]
 
 
-def test_a_capture_that_is_cut_short_is_decoded_up_to_there(tmp_path: Path) -> None:
+def test_truncated_capture_is_decoded_up_to_its_end(tmp_path: Path) -> None:
     for data, part in (
-        (pcap(captured(talk().segments)), "packet"),
-        (pcapng(captured(talk().segments)), "block"),
+        (pcap(capture(connection().segments)), "packet"),
+        (pcapng(capture(connection().segments)), "block"),
     ):
         rows = decoded_bytes(tmp_path, data[:-3])
         assert len(rows) == 4
@@ -192,13 +197,13 @@ def test_a_capture_that_is_cut_short_is_decoded_up_to_there(tmp_path: Path) -> N
         assert 0 < fault["offset"] < len(data)
 
 
-def test_lies_about_lengths_end_the_reading(tmp_path: Path) -> None:
-    intact = pcap(captured(talk().segments))
+def test_invalid_lengths_end_reading(tmp_path: Path) -> None:
+    intact = pcap(capture(connection().segments))
     damaged = intact + bytes(8) + b"\xff\xff\xff\x7f" * 2
     rows = decoded_bytes(tmp_path, damaged)
     assert len(rows) == 4
     assert f"{len(intact)}: a packet of 2147483647 bytes is announced" in errors(tmp_path, damaged)
-    intact = pcapng(captured(talk().segments))
+    intact = pcapng(capture(connection().segments))
     for tail, expected in (
         (b"\6\0\0\0\x0d\0\0\0" + bytes(8), "a block of 13 bytes is announced"),
         (block(6, bytes(12) + b"\xff\0\0\0" + bytes(4)), "a packet of 255 bytes is announced in"),
@@ -210,8 +215,8 @@ def test_lies_about_lengths_end_the_reading(tmp_path: Path) -> None:
         assert fault.startswith(f"{len(intact)}: {expected}")
 
 
-def test_what_cannot_be_decoded_is_counted(tmp_path: Path) -> None:
-    packets = captured(talk().segments, RAW)
+def test_undecodable_packets_are_counted(tmp_path: Path) -> None:
+    packets = capture(connection().segments, RAW)
     assert errors(tmp_path, pcap(packets, 105)) == [
         f"None: {len(packets)} packets have a link type that is not known; "
         "nothing of them was decoded"
@@ -220,7 +225,8 @@ def test_what_cannot_be_decoded_is_counted(tmp_path: Path) -> None:
     fragment[6] = 0x20
     short_packet = packets[3].data[:30]
     reasons = errors(
-        tmp_path, pcap([Captured(START, bytes(fragment)), Captured(START, short_packet)], RAW)
+        tmp_path,
+        pcap([CapturedPacket(START, bytes(fragment)), CapturedPacket(START, short_packet)], RAW),
     )
     assert sorted(reasons) == [
         "None: 1 packets are fragments of IP, which are not put together",

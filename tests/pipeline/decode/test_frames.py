@@ -1,4 +1,4 @@
-"""The same through Spark: the frame, the files, the lines, the summary."""
+"""Decoding by Spark: the DataFrame, its files and the summary."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pyspark.sql import SparkSession
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.decode import FRAMES, DecodeOptions, Raw, decode, parse_ports, run
 from tests.pipeline.decode.conftest import Recorded
+from tests.pipeline.decode.packet_captures import capture, pcap, pcapng
 from tests.pipeline.decode.tables import decoded
-from tests.pipeline.decode.wires import captured, pcap, pcapng
 
 
 @pytest.fixture(scope="module")
 def files(recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Half of the packets in each, with an overlap; and one that is broken."""
+    """Two overlapping files with half of the packets each, and a damaged one."""
     directory = tmp_path_factory.mktemp("files")
-    packets = captured(recorded.segments)
+    packets = capture(recorded.segments)
     half = len(packets) // 2
     paths = [directory / name for name in ("a.pcap", "b.pcapng", "broken.pcap")]
     paths[0].write_bytes(pcap(packets[: half + 9]))
@@ -30,9 +30,7 @@ def files(recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> list[
     return paths
 
 
-def test_the_frame_has_the_rows_that_plain_functions_give(
-    spark: SparkSession, files: list[Path]
-) -> None:
+def test_dataframe_has_rows_of_plain_functions(spark: SparkSession, files: list[Path]) -> None:
     frame = decode(spark, [files[0].parent])
     table = frame.toArrow()
     assert table.column_names == FRAMES.names
@@ -40,7 +38,7 @@ def test_the_frame_has_the_rows_that_plain_functions_give(
     assert sorted(map(repr, table.to_pylist())) == sorted(map(repr, expected))
 
 
-def test_run_writes_a_table_and_lines_and_a_summary(
+def test_run_writes_table_and_lines_and_summary(
     spark: SparkSession, files: list[Path], tmp_path: Path
 ) -> None:
     lines = StringIO()

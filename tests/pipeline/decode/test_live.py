@@ -1,4 +1,4 @@
-"""Real clients, a real broker: what is decoded is what was said."""
+"""Decoded traffic of real clients and a real broker equals the messages sent."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import pytest
 
 from sluicemq.pipeline.decode import DecodeOptions
 from tests.pipeline.decode.conftest import BODIES, PORTS, Recorded
+from tests.pipeline.decode.packet_captures import capture, pcap, pcapng
 from tests.pipeline.decode.tables import Row, decoded_bytes
-from tests.pipeline.decode.test_streams import check_tiling, disturbed, without_time
-from tests.pipeline.decode.wires import captured, pcap, pcapng
+from tests.pipeline.decode.test_streams import check_tiling, reorder_segments, without_time
 
 
 @pytest.fixture(scope="module")
 def rows(recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
-    return decoded_bytes(tmp_path_factory.mktemp("live"), pcap(captured(recorded.segments)))
+    return decoded_bytes(tmp_path_factory.mktemp("live"), pcap(capture(recorded.segments)))
 
 
 def frames(rows: list[Row], protocol: str, frame: str) -> list[Row]:
     return [row for row in rows if (row["protocol"], row["frame"]) == (protocol, frame)]
 
 
-def test_all_of_it_is_decoded(rows: list[Row], recorded: Recorded) -> None:
+def test_all_bytes_are_decoded(rows: list[Row], recorded: Recorded) -> None:
     assert [row["error"] for row in rows if row["error"]] == []
     for protocol in PORTS:
         for side, direction in enumerate(("to-server", "to-client")):
@@ -57,7 +57,7 @@ def test_messages_are_those_that_were_sent(rows: list[Row]) -> None:
             }
 
 
-def test_conversations_can_be_followed(rows: list[Row]) -> None:
+def test_requests_and_replies_can_be_correlated(rows: list[Row]) -> None:
     dispatched = [row["message_id"] for row in frames(rows, "phpmq", "dispatch")]
     assert [row["message_id"] for row in frames(rows, "phpmq", "acknowledge")] == dispatched
     assert {row["properties"][0][0] for row in frames(rows, "phpmq", "send")} == {"ttl"}
@@ -79,20 +79,22 @@ def test_conversations_can_be_followed(rows: list[Row]) -> None:
 def test_passwords_are_masked(recorded: Recorded, tmp_path: Path, rows: list[Row]) -> None:
     (login,) = frames(rows, "jmq", "AUTHENTICATE")
     assert login["body"] == b"***"
-    data = pcap(captured(recorded.segments))
+    data = pcap(capture(recorded.segments))
     (login,) = frames(
         decoded_bytes(tmp_path, data, DecodeOptions(secrets=True)), "jmq", "AUTHENTICATE"
     )
     assert login["body"] != b"***"
 
 
-def test_it_is_the_same_however_it_was_captured(
+def test_rows_do_not_depend_on_capture_format(
     recorded: Recorded, rows: list[Row], tmp_path: Path
 ) -> None:
     expected = [without_time(row) for row in rows]
     chance = Random(11)
     for encode in (pcap, pcapng):
-        decoded = decoded_bytes(tmp_path, encode(captured(disturbed(chance, recorded.segments))))
+        decoded = decoded_bytes(
+            tmp_path, encode(capture(reorder_segments(chance, recorded.segments)))
+        )
         assert len(decoded) == len(expected)
         drop = ("file", "connection")
         key = ("stream", "direction", "offset")
@@ -106,10 +108,10 @@ def test_it_is_the_same_however_it_was_captured(
             }
 
 
-def test_times_are_those_of_the_witness(recorded: Recorded, rows: list[Row]) -> None:
+def test_times_equal_those_of_proxy(recorded: Recorded, rows: list[Row]) -> None:
     position = 0
     ends = []
-    for chunk in recorded.heard["phpmq"]:
+    for chunk in recorded.chunks["phpmq"]:
         if chunk.side == 0:
             position += len(chunk.data)
             ends.append((position, chunk.time))

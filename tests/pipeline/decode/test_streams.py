@@ -1,5 +1,6 @@
-"""TCP streams as captures have them - in disorder, twice, in part, with packets missing - and all
-four protocols in them, in both directions."""
+"""TCP streams of all four protocols in captures: reordered, duplicated, incomplete or with lost
+packets.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +22,16 @@ from sluicemq.protocols.vibemq import wire as vibemq
 from tests.fuzz import corpus
 from tests.fuzz import jmq as jmq_corpus
 from tests.fuzz.mutations import mutate
+from tests.pipeline.decode.packet_captures import (
+    ACK,
+    SERVER,
+    SYN,
+    Segment,
+    TcpConnection,
+    capture,
+    pcap,
+)
 from tests.pipeline.decode.tables import Row, decoded_bytes, of
-from tests.pipeline.decode.wires import ACK, SERVER, SYN, Segment, Talk, captured, pcap
 
 SOME = settings(max_examples=max(25, settings.default.max_examples // 4))
 seeds = st.randoms(use_true_random=False)
@@ -44,24 +53,24 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("captures")
 
 
-def conversation(chance: Random, protocol: str) -> tuple[list[bytes], list[bytes], Talk]:
-    """Return the frames of both sides, and how they went over the wire."""
+def conversation(chance: Random, protocol: str) -> tuple[list[bytes], list[bytes], TcpConnection]:
+    """Return the frames of both sides, and their segments."""
     sides = [make_frames(chance) for make_frames in PROTOCOLS[protocol]]
     numbers = tuple(chance.choice((0, 7, WRAP - 1, WRAP - 300)) for _ in range(2))
-    talk = Talk(
+    connection = TcpConnection(
         server=(SERVER[0], PORTS[protocol]), numbers=numbers, mss=chance.choice((5, 100, 1460))
     ).open()
     waiting = [list(side) for side in sides]
     while any(waiting):
         side = chance.choice([number for number in (0, 1) if waiting[number]])
         count = chance.randint(1, 3)
-        talk.say(side, b"".join(waiting[side][:count]))
+        connection.send(side, b"".join(waiting[side][:count]))
         del waiting[side][:count]
-    return sides[0], sides[1], talk.close()
+    return sides[0], sides[1], connection.close()
 
 
-def disturbed(chance: Random, segments: Sequence[Segment]) -> list[Segment]:
-    """The same bytes: packets twice, in other pieces, and a little later than others."""
+def reorder_segments(chance: Random, segments: Sequence[Segment]) -> list[Segment]:
+    """Duplicate, refragment and delay the segments."""
     ordered: list[tuple[float, Segment]] = []
     for number, segment in enumerate(segments):
         ordered.append((number + chance.choice((0, 0, 0, 4, 9)), segment))
@@ -76,7 +85,7 @@ def disturbed(chance: Random, segments: Sequence[Segment]) -> list[Segment]:
 
 
 def check_tiling(rows: list[Row], size: int) -> None:
-    """Each byte stands in one row."""
+    """Check that each byte belongs to exactly one row."""
     position = 0
     for row in rows:
         assert row["offset"] == position
@@ -91,8 +100,8 @@ def check_tiling(rows: list[Row], size: int) -> None:
 def test_every_frame_is_found_where_it_stands(
     directory: Path, protocol: str, chance: Random
 ) -> None:
-    client, server, talk = conversation(chance, protocol)
-    expected = decoded_bytes(directory, pcap(captured(talk.segments)))
+    client, server, connection = conversation(chance, protocol)
+    expected = decoded_bytes(directory, pcap(capture(connection.segments)))
     assert {row["protocol"] for row in expected} == {protocol}
     assert [row["error"] for row in expected if row["frame"] is None] == []
     for direction, sent in (("to-server", client), ("to-client", server)):
@@ -104,12 +113,14 @@ def test_every_frame_is_found_where_it_stands(
         for row, frame in zip(rows, frames, strict=True):
             fields = codec.describe(frame)
             assert {name: row[name] for name in COLUMNS} == dict.fromkeys(COLUMNS) | fields
-    disturbed_rows = decoded_bytes(directory, pcap(captured(disturbed(chance, talk.segments))))
+    disturbed_rows = decoded_bytes(
+        directory, pcap(capture(reorder_segments(chance, connection.segments)))
+    )
     assert [without_time(row) for row in disturbed_rows] == [without_time(row) for row in expected]
 
 
-def places_of(sent: Sequence[bytes]) -> set[tuple[int, int]]:
-    """Offset and length of each frame."""
+def spans_of(sent: Sequence[bytes]) -> set[tuple[int, int]]:
+    """Return offset and length of each frame."""
     ends = list(accumulate(map(len, sent)))
     return {(end - len(frame), len(frame)) for end, frame in zip(ends, sent, strict=True)}
 
@@ -124,16 +135,16 @@ def without_time(row: Row) -> Row:
 def test_exactly_the_lost_bytes_are_reported(
     directory: Path, protocol: str, chance: Random
 ) -> None:
-    client, server, talk = conversation(chance, protocol)
+    client, server, connection = conversation(chance, protocol)
     loss = chance.choice((0.02, 0.2, 0.6))
     captured_segments = [
-        segment for segment in talk.segments if not segment.payload or chance.random() > loss
+        segment for segment in connection.segments if not segment.payload or chance.random() > loss
     ]
     snaplen = chance.choice((1 << 18, 1 << 18, 300, 100, 54))
     rows = decoded_bytes(
-        directory, pcap(captured(disturbed(chance, captured_segments), snaplen=snaplen))
+        directory, pcap(capture(reorder_segments(chance, captured_segments), snaplen=snaplen))
     )
-    if len(captured_segments) == len(talk.segments) and snaplen == 1 << 18:
+    if len(captured_segments) == len(connection.segments) and snaplen == 1 << 18:
         assert all(row["frame"] for row in rows)
     for side, (direction, sent) in enumerate((("to-server", client), ("to-client", server))):
         direction_rows = of(rows, direction)
@@ -141,21 +152,25 @@ def test_exactly_the_lost_bytes_are_reported(
             (
                 segment.sequence + len(segment.payload)
                 for segment in captured_segments
-                if segment.source == talk.ends[side]
+                if segment.source == connection.ends[side]
             ),
             default=0,
         )
         first = (
-            next(segment.sequence for segment in talk.segments if segment.source == talk.ends[side])
+            next(
+                segment.sequence
+                for segment in connection.segments
+                if segment.source == connection.ends[side]
+            )
             + 1
         )
         lost_segments = [
             segment
-            for segment in talk.segments
+            for segment in connection.segments
             if segment.payload and segment not in captured_segments
         ]
         if any(
-            segment.source == talk.ends[side] and segment.sequence < last
+            segment.source == connection.ends[side] and segment.sequence < last
             for segment in lost_segments
         ):
             # bytes that are lost behind the last captured ones are not known to exist
@@ -167,7 +182,7 @@ def test_exactly_the_lost_bytes_are_reported(
         intact_ranges = {
             (row["offset"], row["length"]) for row in direction_rows if row["error"] is None
         }
-        assert intact_ranges <= places_of(sent)
+        assert intact_ranges <= spans_of(sent)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -177,11 +192,11 @@ def test_a_capture_that_begins_late_finds_the_next_frame(
     directory: Path, protocol: str, chance: Random
 ) -> None:
     sent = PROTOCOLS[protocol][0](chance) * 2
-    talk = Talk(server=(SERVER[0], PORTS[protocol]), mss=chance.choice((11, 300)))
-    talk.say(0, b"".join(sent))
-    rest = [segment for segment in talk.segments if segment.payload]
+    connection = TcpConnection(server=(SERVER[0], PORTS[protocol]), mss=chance.choice((11, 300)))
+    connection.send(0, b"".join(sent))
+    rest = [segment for segment in connection.segments if segment.payload]
     rest = rest[chance.randrange(len(rest)) :]
-    rows = decoded_bytes(directory, pcap(captured(rest)))
+    rows = decoded_bytes(directory, pcap(capture(rest)))
     data = b"".join(segment.payload for segment in rest)
     size = len(data)
     if protocol == "msglite":
@@ -192,7 +207,7 @@ def test_a_capture_that_begins_late_finds_the_next_frame(
     check_tiling(rows, size)
     shift = sum(map(len, sent)) - size
     intact_ranges = {(row["offset"] + shift, row["length"]) for row in rows if row["error"] is None}
-    assert intact_ranges <= places_of(sent)
+    assert intact_ranges <= spans_of(sent)
     # what is in a frame may be wrong, and it is found all the same
     frame_ranges = {
         (row["offset"] + shift, row["length"]) for row in rows if row["frame"] is not None
@@ -206,10 +221,12 @@ def test_a_capture_that_begins_late_finds_the_next_frame(
 @given(chance=seeds)
 def test_damage_is_reported_where_it_is(directory: Path, protocol: str, chance: Random) -> None:
     sent = [b"".join(mutate(chance, make_frames(chance))) for make_frames in PROTOCOLS[protocol]]
-    talk = Talk(server=(SERVER[0], PORTS[protocol]), mss=chance.choice((5, 1460))).open()
-    talk.say(0, sent[0]).say(1, sent[1]).close()
+    connection = TcpConnection(
+        server=(SERVER[0], PORTS[protocol]), mss=chance.choice((5, 1460))
+    ).open()
+    connection.send(0, sent[0]).send(1, sent[1]).close()
     options = DecodeOptions(max_frame_bytes=5000)
-    rows = decoded_bytes(directory, pcap(captured(talk.segments)), options)
+    rows = decoded_bytes(directory, pcap(capture(connection.segments)), options)
     for direction, data in zip(("to-server", "to-client"), sent, strict=True):
         direction_rows = of(rows, direction)
         assert sum(row["length"] for row in direction_rows) <= len(data)
@@ -219,8 +236,8 @@ def test_damage_is_reported_where_it_is(directory: Path, protocol: str, chance: 
 @SOME
 @given(chance=seeds, protocol=st.sampled_from(sorted(PROTOCOLS)))
 def test_a_damaged_file_gives_rows(directory: Path, protocol: str, chance: Random) -> None:
-    _, _, talk = conversation(chance, protocol)
-    data = bytearray(pcap(captured(talk.segments)))
+    _, _, connection = conversation(chance, protocol)
+    data = bytearray(pcap(capture(connection.segments)))
     for _ in range(chance.choice((1, 5, 50))):
         data[chance.randrange(len(data))] = chance.choice((0, 255, 1, chance.randrange(256)))
     decoded_bytes(directory, bytes(data[: chance.randint(0, len(data) * 2)]))
@@ -231,9 +248,11 @@ def test_a_damaged_file_gives_rows(directory: Path, protocol: str, chance: Rando
 def test_noise_gives_rows(directory: Path, data: bytes, chance: Random) -> None:
     decoded_bytes(directory, data)
     decoded_bytes(directory, pcap([])[: chance.choice((20, 24))] + data)
-    talk = Talk(server=(SERVER[0], chance.choice((*PORTS.values(), 4))), mss=9).open()
-    talk.say(0, data).say(1, data[::-1])
-    rows = decoded_bytes(directory, pcap(captured(talk.segments)))
+    connection = TcpConnection(
+        server=(SERVER[0], chance.choice((*PORTS.values(), 4))), mss=9
+    ).open()
+    connection.send(0, data).send(1, data[::-1])
+    rows = decoded_bytes(directory, pcap(capture(connection.segments)))
     for direction in ("to-server", "to-client"):
         direction_rows = of(rows, direction)
         assert direction_rows or not data
@@ -248,15 +267,17 @@ def frames(count: int, size: int = 500) -> list[bytes]:
     return [encode_send(b"orders", b"%04d" % number + b"x" * size) for number in range(count)]
 
 
-def test_several_connections_between_the_same_endpoints(directory: Path) -> None:
+def test_several_connections_between_same_endpoints(directory: Path) -> None:
     segments: list[Segment] = []
     for number in range(3):
-        talk = Talk(numbers=(1000 * number, 77 * number), time=1_000_000 * (number + 1)).open()
-        talk.say(0, encode_send(b"orders", b"%d" % number))
-        segments += talk.segments
+        connection = TcpConnection(
+            numbers=(1000 * number, 77 * number), time=1_000_000 * (number + 1)
+        ).open()
+        connection.send(0, encode_send(b"orders", b"%d" % number))
+        segments += connection.segments
         # the SYN again changes nothing
-        segments += talk.segments[:1]
-    rows = decoded_bytes(directory, pcap(captured(segments)))
+        segments += connection.segments[:1]
+    rows = decoded_bytes(directory, pcap(capture(segments)))
     assert [(row["connection"], row["offset"], row["body"]) for row in rows] == [
         (0, 0, b"0"),
         (1, 0, b"1"),
@@ -264,48 +285,56 @@ def test_several_connections_between_the_same_endpoints(directory: Path) -> None
     ]
 
 
-def test_a_syn_that_was_captured_late_begins_nothing_new(directory: Path) -> None:
-    talk = Talk().open().say(0, b"".join(frames(3)))
-    syn, *others = talk.segments
-    rows = decoded_bytes(directory, pcap(captured([*others[:4], syn, *others[4:]])))
+def test_late_syn_does_not_begin_connection(directory: Path) -> None:
+    connection = TcpConnection().open().send(0, b"".join(frames(3)))
+    syn, *others = connection.segments
+    rows = decoded_bytes(directory, pcap(capture([*others[:4], syn, *others[4:]])))
     assert {row["connection"] for row in rows} == {0}
     assert [row["error"] for row in rows] == [None] * 3
 
 
-def test_many_connections_at_a_time(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    talks = [Talk(client=("10.0.0.9", 1024 + number)).open() for number in range(300)]
-    for index in range(4):
-        for talk in talks:
-            talk.say(0, frames(4)[index]).say(1, b"")
-    segments = [
-        segment for group in zip(*(t.segments for t in talks), strict=True) for segment in group
+def test_concurrent_connections_exceed_memory_limit(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections = [
+        TcpConnection(client=("10.0.0.9", 1024 + number)).open() for number in range(300)
     ]
-    rows = decoded_bytes(directory, pcap(captured(segments)))
+    for index in range(4):
+        for connection in connections:
+            connection.send(0, frames(4)[index]).send(1, b"")
+    segments = [
+        segment
+        for group in zip(*(t.segments for t in connections), strict=True)
+        for segment in group
+    ]
+    rows = decoded_bytes(directory, pcap(capture(segments)))
     assert len(rows) == 1200
     assert len({row["connection"] for row in rows}) == 300
     assert {row["error"] for row in rows} == {None}
     # with too little room they fall into pieces, but nothing is lost
     monkeypatch.setattr(streams, "_MAX_CONNECTIONS", 10)
-    rows = decoded_bytes(directory, pcap(captured(segments)))
+    rows = decoded_bytes(directory, pcap(capture(segments)))
     assert sum(row["length"] for row in rows) == 300 * sum(map(len, frames(4)))
     assert {row["error"] for row in rows} == {None}
 
 
-def test_packets_that_overlap(directory: Path) -> None:
+def test_overlapping_packets_are_merged(directory: Path) -> None:
     frame = encode_send(b"orders", bytes(range(256)) * 4)
-    first = Talk(mss=300).open().say(0, frame)
-    other = Talk(mss=410).open().say(0, frame)
+    first = TcpConnection(mss=300).open().send(0, frame)
+    other = TcpConnection(mss=410).open().send(0, frame)
     mixed = [*first.segments[:5], *other.segments[3:], *first.segments[5:]]
-    (row,) = decoded_bytes(directory, pcap(captured(mixed)))
+    (row,) = decoded_bytes(directory, pcap(capture(mixed)))
     assert row["body"] == bytes(range(256)) * 4
 
 
-def test_a_lost_packet_costs_one_frame(directory: Path) -> None:
-    talk = Talk(mss=100).open().say(0, b"".join(frames(3)))
+def test_lost_packet_costs_one_frame(directory: Path) -> None:
+    connection = TcpConnection(mss=100).open().send(0, b"".join(frames(3)))
     size = len(frames(1)[0])
-    lost_segment = next(segment for segment in talk.segments if segment.sequence == 1001 + 700)
-    captured_segments = [segment for segment in talk.segments if segment is not lost_segment]
-    rows = decoded_bytes(directory, pcap(captured(captured_segments)))
+    lost_segment = next(
+        segment for segment in connection.segments if segment.sequence == 1001 + 700
+    )
+    captured_segments = [segment for segment in connection.segments if segment is not lost_segment]
+    rows = decoded_bytes(directory, pcap(capture(captured_segments)))
     assert [(row["frame"], row["offset"], row["length"]) for row in rows] == [
         ("send", 0, size),
         (None, size, size),
@@ -316,13 +345,15 @@ def test_a_lost_packet_costs_one_frame(directory: Path) -> None:
     )
 
 
-def test_commands_of_msglite_are_found_again(directory: Path) -> None:
+def test_msglite_commands_are_found_after_gap(directory: Path) -> None:
     sent = [encode_message(5, b"orders", b"%d" % number + b"x" * 300) for number in range(9)]
     sent += [b". \r\n", b"< 5 orders\r\n"]
-    talk = Talk(server=(SERVER[0], 9813), mss=100).open().say(0, b"".join(sent))
-    captured_segments = [segment for segment in talk.segments if segment.sequence != 1001 + 1400]
+    connection = TcpConnection(server=(SERVER[0], 9813), mss=100).open().send(0, b"".join(sent))
+    captured_segments = [
+        segment for segment in connection.segments if segment.sequence != 1001 + 1400
+    ]
     for packets in (captured_segments, captured_segments[9:]):
-        rows = decoded_bytes(directory, pcap(captured(packets)))
+        rows = decoded_bytes(directory, pcap(capture(packets)))
         assert [row["frame"] for row in rows[-2:]] == ["quit", "ready"]
         assert [row["error"] is None for row in rows].count(False) == 1 + (
             packets is not captured_segments
@@ -332,13 +363,15 @@ def test_commands_of_msglite_are_found_again(directory: Path) -> None:
         )
 
 
-def test_waiting_for_a_lost_packet_has_an_end(
+def test_waiting_for_lost_packet_is_limited(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    talk = Talk(mss=100).open().say(0, b"".join(frames(60)))
-    captured_segments = [segment for segment in talk.segments if segment.sequence != 1001 + 700]
+    connection = TcpConnection(mss=100).open().send(0, b"".join(frames(60)))
+    captured_segments = [
+        segment for segment in connection.segments if segment.sequence != 1001 + 700
+    ]
     monkeypatch.setattr(streams, "_MAX_WAITING", 1000)
-    rows = decoded_bytes(directory, pcap(captured(captured_segments)))
+    rows = decoded_bytes(directory, pcap(capture(captured_segments)))
     assert [row["frame"] for row in rows].count("send") == 59
     # what came while it was waited for has the times at which it came
     times = [row["time"] for row in rows]
@@ -346,58 +379,58 @@ def test_waiting_for_a_lost_packet_has_an_end(
     assert len(set(times)) > 50
 
 
-def test_the_time_is_that_of_the_packet_which_completes_the_frame(directory: Path) -> None:
-    talk = Talk(mss=100).open().say(0, b"".join(frames(2)))
-    data = [segment for segment in talk.segments if segment.payload]
+def test_frame_has_time_of_packet_that_completes_it(directory: Path) -> None:
+    connection = TcpConnection(mss=100).open().send(0, b"".join(frames(2)))
+    data = [segment for segment in connection.segments if segment.payload]
     late_segment = data[2]._replace(time=data[-1].time + 5_000_000)
     rows = decoded_bytes(
-        directory, pcap(captured([*talk.segments[:3], *data[:2], *data[3:], late_segment]))
+        directory, pcap(capture([*connection.segments[:3], *data[:2], *data[3:], late_segment]))
     )
     assert [round(row["time"].timestamp() * 1e6) for row in rows] == [late_segment.time] * 2
 
 
-def test_packets_captured_in_part(directory: Path) -> None:
-    talk = Talk().open().say(0, b"".join(frames(5, 1200)))
-    rows = decoded_bytes(directory, pcap(captured(talk.segments, snaplen=120)))
+def test_truncated_packets_are_reported(directory: Path) -> None:
+    connection = TcpConnection().open().send(0, b"".join(frames(5, 1200)))
+    rows = decoded_bytes(directory, pcap(capture(connection.segments, snaplen=120)))
     check_tiling(rows, len(b"".join(frames(5, 1200))))
     assert {row["frame"] for row in rows} == {None}
     assert all("captured in part" in row["error"] for row in rows)
-    (row,) = decoded_bytes(directory, pcap(captured(talk.segments, snaplen=54)))
+    (row,) = decoded_bytes(directory, pcap(capture(connection.segments, snaplen=54)))
     assert (row["offset"], row["length"]) == (0, len(b"".join(frames(5, 1200))))
     assert "captured in part" in row["error"]
     # without the SYN, the known port is the server's, whichever address is the lower one
     for client in ("9.9.9.9", "10.9.9.9"):
-        talk = Talk(client=(client, 40_000)).say(0, b"".join(frames(5, 1200)))
-        (row,) = decoded_bytes(directory, pcap(captured(talk.segments, snaplen=54)))
+        connection = TcpConnection(client=(client, 40_000)).send(0, b"".join(frames(5, 1200)))
+        (row,) = decoded_bytes(directory, pcap(capture(connection.segments, snaplen=54)))
         assert (row["stream"], row["direction"]) == (f"{client}:40000 > 10.0.0.2:9100", "to-server")
 
 
-def test_packets_of_another_world_are_left_out_and_counted(directory: Path) -> None:
-    talk = Talk().open().say(0, b"".join(frames(2)))
-    stray_segment = talk.segments[-2]._replace(sequence=1001 + (1 << 31), payload=b"stray")
-    rows = decoded_bytes(directory, pcap(captured([*talk.segments, stray_segment])))
+def test_implausible_packets_are_omitted_and_counted(directory: Path) -> None:
+    connection = TcpConnection().open().send(0, b"".join(frames(2)))
+    stray_segment = connection.segments[-2]._replace(sequence=1001 + (1 << 31), payload=b"stray")
+    rows = decoded_bytes(directory, pcap(capture([*connection.segments, stray_segment])))
     assert [row["frame"] for row in rows].count("send") == 2
     assert [row["error"] for row in rows if row["error"]] == [
         "1 packets have sequence numbers that do not belong to the connection, and were left out"
     ]
 
 
-def test_the_end_of_the_capture_within_a_frame(directory: Path) -> None:
+def test_capture_may_end_within_frame(directory: Path) -> None:
     frame = frames(1)[0]
-    talk = Talk().open().say(0, frame[:-5])
-    (row,) = decoded_bytes(directory, pcap(captured(talk.segments)))
+    connection = TcpConnection().open().send(0, frame[:-5])
+    (row,) = decoded_bytes(directory, pcap(capture(connection.segments)))
     size = len(frame) - 5
     assert (row["offset"], row["length"]) == (0, size)
     assert row["error"] == f"the capture ends within a frame, of which {size} bytes have come"
-    (row,) = decoded_bytes(directory, pcap(captured(talk.close().segments)))
+    (row,) = decoded_bytes(directory, pcap(capture(connection.close().segments)))
     assert row["error"] == f"the connection ends within a frame, of which {size} bytes have come"
 
 
-def test_a_frame_above_the_limit_is_an_error(directory: Path) -> None:
+def test_frame_above_limit_is_error(directory: Path) -> None:
     sent = [encode_consume(b"a", 1), *frames(1, 5000), encode_consume(b"b", 2)]
-    talk = Talk().open().say(0, b"".join(sent))
+    connection = TcpConnection().open().send(0, b"".join(sent))
     rows = decoded_bytes(
-        directory, pcap(captured(talk.segments)), DecodeOptions(max_frame_bytes=1000)
+        directory, pcap(capture(connection.segments)), DecodeOptions(max_frame_bytes=1000)
     )
     assert [row["frame"] for row in rows] == ["consume", None, "consume"]
     assert "announces 5004 bytes, the limit is 1000" in rows[1]["error"]
@@ -405,24 +438,24 @@ def test_a_frame_above_the_limit_is_an_error(directory: Path) -> None:
 
 @pytest.mark.parametrize("announced", [6000, 1 << 24])
 @pytest.mark.parametrize("mss", [1, 11, 1460])
-def test_a_packet_of_jmq_above_the_limit_does_not_hide_the_next_ones(
+def test_jmq_packet_above_limit_does_not_hide_later_packets(
     directory: Path, announced: int, mss: int
 ) -> None:
     chance = Random(3)
     sent = jmq_corpus.client(chance)
     oversized = bytearray(sent[0][:200])
     oversized[8:12] = announced.to_bytes(4)
-    talk = Talk(server=(SERVER[0], 7676), mss=mss).open()
-    talk.say(0, b"".join([sent[0], oversized, *sent[1:3]])).close()
+    connection = TcpConnection(server=(SERVER[0], 7676), mss=mss).open()
+    connection.send(0, b"".join([sent[0], oversized, *sent[1:3]])).close()
     rows = decoded_bytes(
-        directory, pcap(captured(talk.segments)), DecodeOptions(max_frame_bytes=5000)
+        directory, pcap(capture(connection.segments)), DecodeOptions(max_frame_bytes=5000)
     )
     check_tiling(rows, len(sent[0]) + len(oversized) + len(sent[1]) + len(sent[2]))
     assert [row["frame"] is None for row in rows] == [False, True, False, False]
     assert f"a packet of {announced} bytes, or one of its headers, is above" in rows[1]["error"]
 
 
-def test_each_frame_of_vibemq_has_a_name() -> None:
+def test_each_frame_of_vibemq_has_name() -> None:
     kinds = vibemq.FROM_CLIENT | vibemq.FROM_SERVER
     codec = CODECS["vibemq"](True, DecodeOptions(max_frame_bytes=1 << 20))
     names = {kind: codec.describe(vibemq.Frame(kind, ""))["frame"] for kind in kinds}
@@ -431,8 +464,13 @@ def test_each_frame_of_vibemq_has_a_name() -> None:
 
 
 def test_tls_is_reported(directory: Path) -> None:
-    talk = Talk().open().say(0, b"\x16\x03\x01\x02\0\x01" + b"x" * 600).say(1, b"\x16\x03\x03" * 9)
-    rows = decoded_bytes(directory, pcap(captured(talk.segments)))
+    connection = (
+        TcpConnection()
+        .open()
+        .send(0, b"\x16\x03\x01\x02\0\x01" + b"x" * 600)
+        .send(1, b"\x16\x03\x03" * 9)
+    )
+    rows = decoded_bytes(directory, pcap(capture(connection.segments)))
     assert [(row["direction"], row["protocol"], row["length"], row["error"]) for row in rows] == [
         ("to-client", "tls", 27, None),
         ("to-server", "tls", 606, None),
@@ -440,16 +478,16 @@ def test_tls_is_reported(directory: Path) -> None:
 
 
 def test_other_protocols_are_reported(directory: Path) -> None:
-    talk = Talk(server=(SERVER[0], 25)).open()
-    talk.say(1, b"220 mail.example.org\r\n").say(0, b"EHLO x\r\n")
-    rows = decoded_bytes(directory, pcap(captured(talk.segments)))
+    connection = TcpConnection(server=(SERVER[0], 25)).open()
+    connection.send(1, b"220 mail.example.org\r\n").send(0, b"EHLO x\r\n")
+    rows = decoded_bytes(directory, pcap(capture(connection.segments)))
     assert [(row["protocol"], row["frame"], row["length"]) for row in rows] == [
         (None, None, 22),
         (None, None, 8),
     ]
     assert "ports=PORT=PROTOCOL" in rows[0]["error"]
     rows = decoded_bytes(
-        directory, pcap(captured(talk.segments)), DecodeOptions(ports={25: "msglite"})
+        directory, pcap(capture(connection.segments)), DecodeOptions(ports={25: "msglite"})
     )
     assert {row["protocol"] for row in rows} == {"msglite"}
     assert "unknown command" in rows[0]["error"]
@@ -461,22 +499,22 @@ def test_protocols_are_recognised_on_any_port(directory: Path, protocol: str, op
     chance = Random(7)
     client, server = (make_frames(chance) for make_frames in PROTOCOLS[protocol])
     # without the beginning, the higher port is taken for the client's
-    talk = Talk(client=("10.0.0.7", 30_000), server=(SERVER[0], 20_000))
+    connection = TcpConnection(client=("10.0.0.7", 30_000), server=(SERVER[0], 20_000))
     if opened:
-        talk.open()
-    talk.say(1, b"".join(server * 3)).say(0, b"".join(client * 3))
-    rows = decoded_bytes(directory, pcap(captured(talk.segments)))
+        connection.open()
+    connection.send(1, b"".join(server * 3)).send(0, b"".join(client * 3))
+    rows = decoded_bytes(directory, pcap(capture(connection.segments)))
     assert {row["protocol"] for row in rows} == {protocol}
     assert {row["stream"] for row in rows} == {"10.0.0.7:30000 > 10.0.0.2:20000"}
     assert len(of(rows, "to-server")) == len(client * 3)
 
 
-def test_the_port_mapper_and_the_http_gateway_are_reported(directory: Path) -> None:
-    port_mapper = Talk(server=(SERVER[0], 7676)).open().say(0, b"101\n")
-    port_mapper.say(1, b"101 sluicemq 301\njms tcp NORMAL 7677\n.\n").close()
-    gateway = Talk(client=("10.0.0.4", 999), server=(SERVER[0], 9814)).open()
-    gateway.say(0, b"POST /a/b HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi").close()
-    rows = decoded_bytes(directory, pcap(captured([*port_mapper.segments, *gateway.segments])))
+def test_port_mapper_and_http_gateway_are_reported(directory: Path) -> None:
+    port_mapper = TcpConnection(server=(SERVER[0], 7676)).open().send(0, b"101\n")
+    port_mapper.send(1, b"101 sluicemq 301\njms tcp NORMAL 7677\n.\n").close()
+    gateway = TcpConnection(client=("10.0.0.4", 999), server=(SERVER[0], 9814)).open()
+    gateway.send(0, b"POST /a/b HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi").close()
+    rows = decoded_bytes(directory, pcap(capture([*port_mapper.segments, *gateway.segments])))
     assert [(row["protocol"], row["direction"], row["length"]) for row in rows] == [
         ("jmq-portmapper", "to-client", 39),
         ("jmq-portmapper", "to-server", 4),
@@ -485,7 +523,7 @@ def test_the_port_mapper_and_the_http_gateway_are_reported(directory: Path) -> N
     assert [(row["frame"], row["error"]) for row in rows] == [(None, None)] * 3
 
 
-def test_a_log_of_raw_bytes(directory: Path) -> None:
+def test_decodes_log_of_raw_bytes(directory: Path) -> None:
     sent = frames(2000, 400)
     for protocol in ("phpmq", None):
         rows = decoded_bytes(directory, b"".join(sent), DecodeOptions(raw=Raw(protocol, "client")))
@@ -500,11 +538,11 @@ def test_a_log_of_raw_bytes(directory: Path) -> None:
     )
 
 
-def test_hosts_that_talk_to_themselves(directory: Path) -> None:
+def test_connection_of_host_to_itself(directory: Path) -> None:
     endpoint = ("10.0.0.1", 9100)
     segments = [
         Segment(endpoint, endpoint, 1, flags=SYN),
         Segment(endpoint, endpoint, 2, encode_send(b"a", b"b"), ACK),
     ]
-    rows = decoded_bytes(directory, pcap(captured(segments)))
+    rows = decoded_bytes(directory, pcap(capture(segments)))
     assert [row["frame"] for row in rows if row["frame"]] in ([], ["send"])

@@ -1,4 +1,4 @@
-"""Events as the source gives them, made by hand; and tables as sorted plain rows, to compare."""
+"""Events as the source returns them, and tables as sorted rows for comparison."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gold(events: DataFrame, broker: str, **options: Any) -> DataFrame:
 
 
 class Journal:
-    """Numbers events as a journal would: each is a record of its own."""
+    """Events with sequence numbers like in a journal: each is a separate record."""
 
     def __init__(self, first: int = 1) -> None:
         self._numbers = count(first)
@@ -57,7 +57,7 @@ class Journal:
         return row["sequence"]
 
     def event(self, seconds: float, event: Event, message: int, **fields: Any) -> int:
-        """Add an event of a message; of an unknown message it has only the number."""
+        """Add an event of a message; of an unknown message it has the number only."""
         original = self._messages.get(message)
         row = self._row(seconds, event, "orders", "queue")
         row["message_sequence"] = message
@@ -68,8 +68,7 @@ class Journal:
         return row["sequence"]
 
     def dead_letter(self, seconds: float, message: int, reason: str, attempts: int = 1) -> int:
-        """The letter and the event, as the broker writes them: one after the other. Returns the
-        number of the letter."""
+        """Add a dead letter and its event, in the order; return the number of the former."""
         original = self._messages[message]
         history = {
             "deadLetterReason": reason,
@@ -104,12 +103,12 @@ def frame(spark: SparkSession, rows: Sequence[Row], schema: pa.Schema = EVENTS) 
 
 
 def rows(frame: DataFrame, schema: pa.Schema, keys: Iterable[str]) -> list[Row]:
-    """All rows, sorted by their keys. Fails if the columns are not those of `schema`."""
+    """Return all rows, sorted by their keys. Fail if the columns are not those of `schema`."""
     return sorted_rows(frame.toArrow(), schema, keys)
 
 
 def sorted_rows(table: pa.Table, schema: pa.Schema, keys: Iterable[str]) -> list[Row]:
-    """The same of an Arrow table."""
+    """Return the sorted rows of an Arrow table."""
     assert table.schema.names == schema.names
     table = table.cast(schema)
     table_rows = table.to_pylist()
@@ -125,7 +124,7 @@ def merged(
     schema: pa.Schema,
     combined: Mapping[str, str],
 ) -> list[Row]:
-    """The rows of a table into which these were merged one after the other."""
+    """Return the rows of a table into which the parts were merged one after the other."""
     for part in parts:
         table.merge(part, combined)
         spark = part.sparkSession

@@ -1,4 +1,4 @@
-"""Each anomaly is found where it is, and not in its healthy twin."""
+"""Each anomaly is detected, and not in similar data without it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.pipeline.jobs.events import START, Journal, Row, at, frame, gold, sor
 from tests.pipeline.latencies import bucket_of
 
 
-def made(
+def build_tables(
     spark: SparkSession, journal: Journal, more: list[Row] | None = None
 ) -> tuple[DataFrame, DataFrame]:
     """Return gold and silver."""
@@ -31,17 +31,17 @@ def made(
     return gold_rows, spark.createDataFrame(silver(events, "b").toArrow())
 
 
-def found(spark: SparkSession, journal: Journal) -> list[Row]:
-    table = anomalies(*made(spark, journal)).toArrow()
+def compute_anomalies(spark: SparkSession, journal: Journal) -> list[Row]:
+    table = anomalies(*build_tables(spark, journal)).toArrow()
     assert table.schema.names == ANOMALIES.names
     return sorted_rows(table, ANOMALIES, ("kind", "destination"))
 
 
-def found_in_lake(
+def find_anomalies_in_lake(
     spark: SparkSession, path: Path, journal: Journal, more: list[Row] | None = None
 ) -> list[Row]:
     lake = Lake(path)
-    gold_rows, silver_rows = made(spark, journal, more)
+    gold_rows, silver_rows = build_tables(spark, journal, more)
     lake.gold.append(gold_rows, Tag("test", 1))
     lake.silver.append(silver_rows, Tag("test", 1))
     number = find_anomalies(spark, lake)
@@ -53,7 +53,7 @@ def found_in_lake(
     return anomaly_rows
 
 
-def test_a_queue_where_nothing_moves(spark: SparkSession, tmp_path: Path) -> None:
+def test_stalled_queue_is_detected(spark: SparkSession, tmp_path: Path) -> None:
     journal = Journal()
     waits = []
     for minute in range(40):
@@ -75,7 +75,7 @@ def test_a_queue_where_nothing_moves(spark: SparkSession, tmp_path: Path) -> Non
         # stuck, but not for long enough
         if minute > 30:
             journal.depth(seconds + 3, 5, 1, destination="new")
-    (row,) = found_in_lake(spark, tmp_path, journal)
+    (row,) = find_anomalies_in_lake(spark, tmp_path, journal)
     assert (row["kind"], row["destination"], row["severity"]) == (
         "stuck-queue",
         "stuck",
@@ -94,25 +94,25 @@ def test_a_queue_where_nothing_moves(spark: SparkSession, tmp_path: Path) -> Non
     assert "for 29 minutes while 30 messages wait" in row["evidence"]
 
 
-def test_a_message_that_is_delivered_again_and_again(spark: SparkSession) -> None:
+def test_redelivery_loop_is_detected(spark: SparkSession) -> None:
     journal = Journal()
 
-    def tried(times: int) -> int:
+    def add_attempts(times: int) -> int:
         message = journal.message(0)
         journal.event(1, Event.DELIVERED, message, attempts=1)
         for attempt in range(2, times + 1):
             journal.event(attempt, Event.REDELIVERED, message, attempts=attempt)
         return message
 
-    redelivered = tried(7)
-    dead_lettered = tried(5)
+    redelivered = add_attempts(7)
+    dead_lettered = add_attempts(5)
     dead_letter = journal.dead_letter(100, dead_lettered, "max-attempts", 5)
-    acknowledged = tried(9)
+    acknowledged = add_attempts(9)
     journal.event(100, Event.ACKNOWLEDGED, acknowledged)
-    tried(4)
+    add_attempts(4)
     expired = journal.message(0)
     journal.dead_letter(101, expired, "expired", 0)
-    anomaly_rows = {row["message_sequence"]: row for row in found(spark, journal)}
+    anomaly_rows = {row["message_sequence"]: row for row in compute_anomalies(spark, journal)}
     assert set(anomaly_rows) == {redelivered, dead_lettered}
     assert {row["kind"] for row in anomaly_rows.values()} == {"poison-message"}
     assert (anomaly_rows[redelivered]["severity"], anomaly_rows[dead_lettered]["severity"]) == (
@@ -126,7 +126,7 @@ def test_a_message_that_is_delivered_again_and_again(spark: SparkSession) -> Non
     assert len({row["id"] for row in anomaly_rows.values()}) == 2
 
 
-def test_an_hour_that_is_slower_than_a_week_ago(spark: SparkSession, tmp_path: Path) -> None:
+def test_latency_regression_is_detected(spark: SparkSession, tmp_path: Path) -> None:
     def minute(destination: str, days: int, latencies: dict[float, int]) -> Row:
         histogram = {bucket_of(ms): count for ms, count in latencies.items()}
         row: dict[str, Any] = dict.fromkeys(GOLD.names)
@@ -158,7 +158,7 @@ def test_an_hour_that_is_slower_than_a_week_ago(spark: SparkSession, tmp_path: P
     ]
     journal = Journal()
     journal.depth(0, 0, 1)
-    (row,) = found_in_lake(spark, tmp_path, journal, minutes)
+    (row,) = find_anomalies_in_lake(spark, tmp_path, journal, minutes)
     assert (row["kind"], row["destination"]) == ("latency-regression", "slow")
     assert (row["minute"], row["severity"]) == (START + timedelta(days=7), "warning")
     details = json.loads(row["details"])

@@ -1,4 +1,4 @@
-"""Batches into a lake: whatever is broken off, repeated or lost, each event counts once."""
+"""Batches into a lake: each event counts once, also after interruptions and repetitions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def traffic() -> list[Row]:
     return journal.rows
 
 
-def contents(spark: SparkSession, lake: Lake) -> tuple[list[Row], list[Row], list[Row]]:
+def read_tables(spark: SparkSession, lake: Lake) -> tuple[list[Row], list[Row], list[Row]]:
     return (
         rows(lake.gold.read(spark), GOLD, GOLD_KEYS),
         rows(lake.silver.read(spark), SILVER, SILVER_KEYS),
@@ -48,18 +48,18 @@ def contents(spark: SparkSession, lake: Lake) -> tuple[list[Row], list[Row], lis
     )
 
 
-def reached(spark: SparkSession, lake: Lake, *layers: str) -> int:
-    """Return the last record that all these layers have; -1 if one of them has none."""
+def last_common_record(spark: SparkSession, lake: Lake, *layers: str) -> int:
+    """Return the last record that all these layers contain; -1 if one of them is empty."""
     return min(
         lake.layer(layer).tagged_version(spark, lake.application(JOURNAL)) for layer in layers
     )
 
 
-class Broken(Exception):
-    """A crash."""
+class SimulatedCrash(Exception):
+    """Simulated crash."""
 
 
-def test_what_is_repeated_or_broken_off_counts_once(
+def test_interrupted_and_repeated_batches_count_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = traffic()
@@ -72,22 +72,22 @@ def test_what_is_repeated_or_broken_off_counts_once(
         return writer.write(frame(spark, events[start:stop]), start + 1, min(stop, last))
 
     def fail(*_: object) -> None:
-        raise Broken
+        raise SimulatedCrash
 
-    assert reached(spark, lake, *NAMES) == -1
+    assert last_common_record(spark, lake, *NAMES) == -1
     write(LakeWriter(spark, lake, JOURNAL), 0, 50)
-    assert reached(spark, lake, *NAMES) == 50
+    assert last_common_record(spark, lake, *NAMES) == 50
 
     # crashes after gold; then a replay, which has to do without the writer's memory
     monkeypatch.setattr("sluicemq.pipeline.jobs.batch.bronze", fail)
-    with pytest.raises(Broken):
+    with pytest.raises(SimulatedCrash):
         write(LakeWriter(spark, lake, JOURNAL), 50, 90)
     monkeypatch.undo()
-    assert reached(spark, lake, *NAMES) == 50
-    assert reached(spark, lake, "gold") == 90
+    assert last_common_record(spark, lake, *NAMES) == 50
+    assert last_common_record(spark, lake, "gold") == 90
     # crashes after bronze
     monkeypatch.setattr(LakeWriter, "_silver", fail)
-    with pytest.raises(Broken):
+    with pytest.raises(SimulatedCrash):
         write(LakeWriter(spark, lake, JOURNAL), 50, 90)
     monkeypatch.undo()
     result = write(LakeWriter(spark, lake, JOURNAL), 50, 90)
@@ -103,7 +103,7 @@ def test_what_is_repeated_or_broken_off_counts_once(
     assert (batch.rows, batch.seconds, batch.gold_committed) == (0, {}, None)
 
     all_events = frame(spark, events)
-    tables = contents(spark, lake)
+    tables = read_tables(spark, lake)
     assert tables == (
         rows(gold(all_events, "b"), GOLD, GOLD_KEYS),
         rows(silver_job.silver(all_events, "b"), SILVER, SILVER_KEYS),
@@ -113,7 +113,7 @@ def test_what_is_repeated_or_broken_off_counts_once(
     maintained: list[str] = []
     maintain(spark, lake, lambda name, before, after: maintained.append(name), timedelta(0))
     assert maintained == ["bronze.events", "silver.messages", "gold.traffic"]
-    assert contents(spark, lake) == tables
+    assert read_tables(spark, lake) == tables
     # other programs read the tables without Spark
     other = DeltaTable(lake.silver.location).to_pyarrow_table(columns=["message_sequence"])
     assert sorted(other["message_sequence"].to_pylist()) == [
@@ -127,11 +127,11 @@ def test_what_is_repeated_or_broken_off_counts_once(
     )
     assert count == len(events)
     assert reports[-1] == (len(events), len(events))
-    assert contents(spark, lake) == tables
-    assert reached(spark, lake, *NAMES) == last
+    assert read_tables(spark, lake) == tables
+    assert last_common_record(spark, lake, *NAMES) == last
 
 
-def test_batches_of_a_rebuild_are_limited_in_bytes(spark: SparkSession, tmp_path: Path) -> None:
+def test_batches_of_rebuild_are_limited_in_bytes(spark: SparkSession, tmp_path: Path) -> None:
     journal = Journal()
     for number in range(3):
         journal.message(number, b"body")
@@ -151,15 +151,15 @@ def test_batches_of_a_rebuild_are_limited_in_bytes(spark: SparkSession, tmp_path
     assert batches(12) == [3]
 
 
-def test_rebuild_of_a_broker_without_events(spark: SparkSession, tmp_path: Path) -> None:
+def test_rebuild_of_broker_without_events(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake", broker="b")
     no_events = frame(spark, traffic()).where("false")
     LakeWriter(spark, lake, JOURNAL).write(no_events, 0, 5)
     assert rebuild(spark, lake) == 0
-    assert reached(spark, lake, *NAMES) == 5
+    assert last_common_record(spark, lake, *NAMES) == 5
 
 
-def test_a_batch_interrupted_between_new_and_known_messages_is_completed(
+def test_batch_interrupted_between_new_and_known_messages_is_completed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = traffic()
@@ -172,22 +172,22 @@ def test_a_batch_interrupted_between_new_and_known_messages_is_completed(
 
     def interrupt(start: int, stop: int) -> None:
         def fail(*_: object, **__: object) -> None:
-            raise Broken
+            raise SimulatedCrash
 
         with monkeypatch.context() as patched:
             patched.setattr(LakeTable, "merge", fail)
-            with pytest.raises(Broken):
+            with pytest.raises(SimulatedCrash):
                 write(LakeWriter(spark, lake, JOURNAL, layers), start, stop)
 
     write(LakeWriter(spark, lake, JOURNAL, layers), 0, 40)
     interrupt(40, 80)
-    assert reached(spark, lake, "silver") == 40
+    assert last_common_record(spark, lake, "silver") == 40
     # a shorter batch waits, a longer one completes it
     writer = LakeWriter(spark, lake, JOURNAL, layers)
     assert write(writer, 40, 60).seconds == {}
-    assert reached(spark, lake, "silver") == 40
+    assert last_common_record(spark, lake, "silver") == 40
     assert set(write(writer, 60, 102).seconds) == {"bronze", "silver"}
-    assert reached(spark, lake, "silver") == 102
+    assert last_common_record(spark, lake, "silver") == 102
     # the same batch completes it
     interrupt(102, 130)
     write(LakeWriter(spark, lake, JOURNAL, layers), 102, 130)
@@ -196,9 +196,7 @@ def test_a_batch_interrupted_between_new_and_known_messages_is_completed(
     assert rows(lake.silver.read(spark), SILVER, SILVER_KEYS) == expected
 
 
-def test_a_merge_does_not_rewrite_messages_with_an_outcome(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_merge_does_not_rewrite_messages_with_outcome(spark: SparkSession, tmp_path: Path) -> None:
     journal = Journal()
     lake = Lake(tmp_path / "lake", broker="b")
     writer = LakeWriter(spark, lake, JOURNAL, ["silver"])
@@ -229,9 +227,7 @@ def test_a_merge_does_not_rewrite_messages_with_an_outcome(
     assert [None] * 3 not in [before[file] for file in unchanged]
 
 
-def test_a_merge_reads_only_files_that_may_have_its_rows(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_merge_reads_only_files_that_may_have_its_rows(spark: SparkSession, tmp_path: Path) -> None:
     journal = Journal()
     lake = Lake(tmp_path / "lake", broker="b")
     writer = LakeWriter(spark, lake, JOURNAL, ["gold", "silver"])
@@ -254,7 +250,7 @@ def test_a_merge_reads_only_files_that_may_have_its_rows(
     assert before < write()
 
 
-def test_the_number_of_tasks_can_be_limited(
+def test_number_of_tasks_can_be_limited(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = []
@@ -291,7 +287,7 @@ def test_silver_takes_only_its_own_new_events_from_bronze(
 
 @pytest.fixture
 def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A time zone in which it is tomorrow already."""
+    """A time zone in which it is the next day already."""
     monkeypatch.setenv("TZ", "Pacific/Kiritimati")
     time.tzset()
     yield
@@ -300,7 +296,7 @@ def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("far_east")
-def test_the_zone_of_the_machine_does_not_matter(spark: SparkSession, tmp_path: Path) -> None:
+def test_time_zone_of_machine_is_irrelevant(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake", broker="b")
     events = traffic()[:40]
     writer = LakeWriter(spark, lake, JOURNAL, ["gold"])
@@ -310,36 +306,36 @@ def test_the_zone_of_the_machine_does_not_matter(spark: SparkSession, tmp_path: 
     assert rows(lake.gold.read(spark), GOLD, GOLD_KEYS) == expected
 
 
-def test_a_repeated_commit_has_no_effect(spark: SparkSession, tmp_path: Path) -> None:
-    """Two pipelines of one broker, which is a mistake, write the same batch."""
+def test_repeated_commit_has_no_effect(spark: SparkSession, tmp_path: Path) -> None:
+    """Two pipelines of one broker, a configuration error, write the same batch."""
     lake = Lake(tmp_path / "lake", broker="b")
     events = traffic()[:30]
     writers = [LakeWriter(spark, lake, JOURNAL) for _ in range(2)]
     for writer in writers:
         writer.write(frame(spark, events), 1, 30)
     all_events = frame(spark, events)
-    assert contents(spark, lake) == (
+    assert read_tables(spark, lake) == (
         rows(gold(all_events, "b"), GOLD, GOLD_KEYS),
         rows(silver_job.silver(all_events, "b"), SILVER, SILVER_KEYS),
         rows(bronze(all_events, "b"), BRONZE, ("sequence",)),
     )
 
 
-def test_a_batch_without_messages_advances_all_tables(spark: SparkSession, tmp_path: Path) -> None:
-    """Otherwise the checkpoint would be ahead of silver, and the slot would free what it lacks."""
+def test_batch_without_messages_advances_all_tables(spark: SparkSession, tmp_path: Path) -> None:
+    """Otherwise the checkpoint would be ahead of silver, and the slot would release its records."""
     lake = Lake(tmp_path / "lake", broker="b")
     writer = LakeWriter(spark, lake, JOURNAL)
     writer.write(frame(spark, traffic()[:3]), 1, 3)
     journal = Journal(4)
     journal.depth(1, 0, 1)
     writer.write(frame(spark, journal.rows), 4, 4)
-    assert [reached(spark, lake, layer) for layer in NAMES] == [4, 4, 4]
+    assert [last_common_record(spark, lake, layer) for layer in NAMES] == [4, 4, 4]
     relocated = {**traffic()[0], "sequence": 5, "event": "relocated"}
     writer.write(frame(spark, [relocated]), 5, 5)
-    assert [reached(spark, lake, layer) for layer in NAMES] == [5, 5, 5]
+    assert [last_common_record(spark, lake, layer) for layer in NAMES] == [5, 5, 5]
 
 
-def test_a_lake_takes_one_journal_per_broker(spark: SparkSession, tmp_path: Path) -> None:
+def test_lake_accepts_one_journal_per_broker(spark: SparkSession, tmp_path: Path) -> None:
     events = frame(spark, traffic()[:3])
     for broker, journal in (("b", JOURNAL), ("c", "another")):
         lake = Lake(tmp_path, broker)
@@ -360,12 +356,12 @@ def test_a_lake_takes_one_journal_per_broker(spark: SparkSession, tmp_path: Path
         ("file://host/lake", "b", "is not of the form file:///path"),
     ],
 )
-def test_a_wrong_place_is_rejected(location: str, broker: str, error: str) -> None:
+def test_invalid_location_is_rejected(location: str, broker: str, error: str) -> None:
     with pytest.raises(ConfigurationError, match=error):
         Lake(location, broker)
 
 
-def test_a_lake_is_a_directory_or_a_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lake_is_directory_or_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert Lake("lake").location == str(tmp_path / "lake")
     assert Lake("file:///a%20b/lake/").location == "/a b/lake"

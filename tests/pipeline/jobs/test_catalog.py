@@ -57,9 +57,7 @@ def test_all_tables_are_found_by_name(spark: SparkSession, tmp_path: Path, catal
     assert spark.table("gold.ids").collect() == lake.read(spark, "gold.ids").collect()
 
 
-def test_a_catalog_has_the_tables_of_one_lake(
-    spark: SparkSession, tmp_path: Path, catalog: str
-) -> None:
+def test_catalog_has_tables_of_one_lake(spark: SparkSession, tmp_path: Path, catalog: str) -> None:
     first, second = (LakeDirectory(tmp_path / name, catalog=catalog) for name in "12")
     process(batch(spark, [b'{"id": 1}'], 1), DEFINITION, first)
     location = first.table("silver.orders").location

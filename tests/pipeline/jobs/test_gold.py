@@ -1,4 +1,4 @@
-"""What happened at each destination in each minute."""
+"""Counts of each destination and minute."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.jobs.schemas import GOLD, GOLD_KEYS
 from sluicemq.pipeline.schema import Event
 from tests.pipeline.jobs.events import START, Journal, Row, at, frame, gold, merged, rows
-from tests.pipeline.jobs.test_silver import stories
+from tests.pipeline.jobs.test_silver import event_histories
 from tests.pipeline.latencies import ERROR, bucket_of
 
 
-def made(spark: SparkSession, journal: Journal, **options: Any) -> dict[tuple[Any, ...], Row]:
+def build_gold(spark: SparkSession, journal: Journal, **options: Any) -> dict[tuple[Any, ...], Row]:
     gold_rows = rows(gold(frame(spark, journal.rows), "b", **options), GOLD, GOLD_KEYS)
     return {(row["destination"], row["protocol"], row["minute"]): row for row in gold_rows}
 
 
-def test_counts_of_a_minute(spark: SparkSession) -> None:
+def test_counts_per_minute(spark: SparkSession) -> None:
     journal = Journal()
     for number in range(100):
         message = journal.message(number / 10, b"x" * number)
@@ -39,7 +39,7 @@ def test_counts_of_a_minute(spark: SparkSession) -> None:
     journal.depth(5, 11, 2)
     journal.depth(15, 7, 3)
     journal.event(61, Event.ACKNOWLEDGED, 999_999)
-    gold_rows = made(spark, journal)
+    gold_rows = build_gold(spark, journal)
 
     row = gold_rows["orders", "phpmq", START]
     assert (row["published"], row["published_bytes"]) == (100, sum(range(100)))
@@ -70,14 +70,14 @@ def test_late_events_count_and_are_reported(spark: SparkSession) -> None:
     journal = Journal()
     for seconds in (-3601, -3600, 0):
         journal.message(seconds)
-    gold_rows = made(spark, journal, newest=START)
+    gold_rows = build_gold(spark, journal, newest=START)
     assert sum(row["published"] for row in gold_rows.values()) == 3
     assert {key[2]: row["late_events"] for key, row in gold_rows.items()} == {
         at(-3660): 1,
         at(-3600): 0,
         at(0): 0,
     }
-    always = made(spark, journal, newest=START, watermark=timedelta(days=900_000))
+    always = build_gold(spark, journal, newest=START, watermark=timedelta(days=900_000))
     assert {row["late_events"] for row in always.values()} == {0}
 
 
@@ -86,7 +86,7 @@ def test_late_events_count_and_are_reported(spark: SparkSession) -> None:
 def test_any_batches_in_any_order_give_the_same_rows(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    events = data.draw(stories())
+    events = data.draw(event_histories())
     parts = data.draw(st.lists(st.integers(0, 2), min_size=len(events), max_size=len(events)))
     frames = [
         gold(frame(spark, [row for row, part in zip(events, parts, strict=True) if part == n]), "b")
@@ -97,7 +97,7 @@ def test_any_batches_in_any_order_give_the_same_rows(
     assert merged(frames, table, GOLD, COMBINED) == expected
 
 
-def test_the_later_of_two_depths_counts(spark: SparkSession, tmp_path: Path) -> None:
+def test_later_of_two_depths_applies(spark: SparkSession, tmp_path: Path) -> None:
     earlier, later = Journal(), Journal(100)
     earlier.depth(5, 100, 1)
     earlier.depth(5, 90, 1)

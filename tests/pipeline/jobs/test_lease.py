@@ -40,7 +40,7 @@ def use(storage: DirectoryStorage, lake: Lake = S3) -> None:
         pass
 
 
-def test_second_writer_is_refused_with_the_name_of_the_first(
+def test_second_writer_is_refused_with_name_of_first(
     journal: FileJournal, storage: DirectoryStorage
 ) -> None:
     with writer_lease(S3, storage, threading.Event()):
@@ -54,7 +54,7 @@ def test_second_writer_is_refused_with_the_name_of_the_first(
     use(storage)
 
 
-def test_lease_of_a_killed_writer_ends(
+def test_lease_of_killed_writer_ends(
     journal: FileJournal, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with writer_lease(S3, storage, threading.Event()):
@@ -75,7 +75,7 @@ def test_only_stores_without_atomic_creation_need_it(tmp_path: Path) -> None:
     assert not needs_lease(Lake(tmp_path / "lake"), environment.get)
 
 
-def test_lease_is_renewed_and_its_loss_stops_the_writer(
+def test_lease_is_renewed_and_its_loss_stops_writer(
     tmp_path: Path,
     journal: FileJournal,
     storage: DirectoryStorage,
@@ -99,7 +99,7 @@ def test_lease_is_renewed_and_its_loss_stops_the_writer(
     assert [slot.holder for slot in slots.list().values()] == ["another"]
 
 
-def test_broker_out_of_reach_stops_the_writer_before_the_lease_ends(
+def test_broker_out_of_reach_stops_writer_before_lease_ends(
     storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "LEASE_MS", 300)

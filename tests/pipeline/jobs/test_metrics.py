@@ -87,7 +87,7 @@ class Scraper(threading.Thread):
         return self.typed == EXPECTED and len(self.lag) == 9 and set(self.lag.values()) == {0.0}
 
 
-def test_metrics_of_a_running_pipeline(spark: SparkSession, tmp_path: Path) -> None:
+def test_metrics_of_running_pipeline(spark: SparkSession, tmp_path: Path) -> None:
     directory = tmp_path / "data"
     directory.mkdir()
     (tmp_path / "pipeline.toml").write_text(DEFINITION)
@@ -113,7 +113,7 @@ def test_metrics_of_a_running_pipeline(spark: SparkSession, tmp_path: Path) -> N
     }
 
 
-def test_port_in_use_is_an_error(spark: SparkSession) -> None:
+def test_port_in_use_is_error(spark: SparkSession) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
         error = f"--metrics-port: 127.0.0.1:{port}: Address already in use"

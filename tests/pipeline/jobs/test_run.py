@@ -1,4 +1,4 @@
-"""From a journal into a lake, by the program and by its supervisor."""
+"""Runs of the pipeline from a journal into a lake, by command and supervisor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEAD_LETTER_QUEUE = Address(Kind.QUEUE, "orders.dlq")
 
 
 class Traffic:
-    """A journal that is written to now and then, and a lake."""
+    """A journal with occasional writes, and a lake."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "data"
@@ -42,7 +42,7 @@ class Traffic:
         self.journal = FileJournal.open(self.directory / "journal", SMALL)
         self.lake = Lake(directory / "lake", broker="b")
 
-    def go_on(self) -> None:
+    def write_more(self) -> None:
         numbers = [put(self.journal, message(b"%d" % number)) for number in range(12)]
         deliver(self.journal, numbers[:10])
         redeliver(self.journal, numbers[:2], [2, 2])
@@ -58,7 +58,7 @@ class Traffic:
         return PipelineJob(source=source, lake=self.lake, max_rows=30, **options)
 
     def check(self, spark: SparkSession) -> None:
-        """The lake holds what one batch over all of the journal gives."""
+        """Check that the lake equals one batch over the complete journal."""
         source = (
             spark.read.format("sluicemq").option("events", "*").option("includeHeaders", "true")
         )
@@ -73,12 +73,12 @@ class Traffic:
 @pytest.fixture
 def traffic(tmp_path: Path) -> Iterator[Traffic]:
     traffic = Traffic(tmp_path)
-    traffic.go_on()
+    traffic.write_more()
     yield traffic
     traffic.journal.close()
 
 
-def test_backfill_goes_on_where_the_tables_are(
+def test_backfill_continues_where_tables_end(
     spark: SparkSession, traffic: Traffic, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def backfill(*options: str) -> list[dict[str, Any]]:
@@ -104,7 +104,7 @@ def test_backfill_goes_on_where_the_tables_are(
     assert [row["reason"] for row in dead_letters] == ["overflow"]
 
     shutil.rmtree(f"{traffic.lake.location}/_checkpoints")
-    traffic.go_on()
+    traffic.write_more()
     assert backfill(*journal_options)[-1]["rows"] == 33
     traffic.check(spark)
 
@@ -129,7 +129,7 @@ def test_backfill_continues_behind_removed_records_on_request(
     assert backfill() == 0
     rows_before = traffic.lake.bronze.read(spark).count()
     for _ in range(4):
-        traffic.go_on()
+        traffic.write_more()
         traffic.journal.seal()
     journal_directory = traffic.directory / "journal"
     segments = list_segments(journal_directory)
@@ -146,7 +146,7 @@ def test_backfill_continues_behind_removed_records_on_request(
     assert 0 < remaining_events.count() == events.count() - rows_before
 
 
-def test_queries_add_no_variable_to_the_environment_that_they_share(
+def test_queries_add_no_variable_to_environment_that_they_share(
     spark: SparkSession, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark adds them without a lock, which could end all queries (run._prepare_source)."""
@@ -169,10 +169,10 @@ def test_queries_add_no_variable_to_the_environment_that_they_share(
     traffic.check(spark)
 
 
-def test_typed_tables_are_filled_beside(
+def test_typed_tables_are_written_by_their_own_query(
     spark: SparkSession, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the definition in the working directory; a table that is added gets all that is there."""
+    """The definition is in the working directory; an added table receives all existing messages."""
     monkeypatch.chdir(traffic.directory)
     definition = traffic.directory / "pipeline.toml"
     table = '[[table]]\nname = "{}"\ndestination = "{}"\nformat = "text"\nschema = "body STRING"\n'
@@ -190,7 +190,7 @@ def test_typed_tables_are_filled_beside(
     assert main(command) == 0
     bodies = [(str(number),) for number in range(12)]
     assert read("silver.letters") == sorted(bodies)
-    traffic.go_on()
+    traffic.write_more()
     definition.write_text(
         table.format("letters", "orders") + table.format("dead", "orders.dlq") + gold.format(sql)
     )
@@ -209,10 +209,10 @@ def test_gold_tables_need_no_typed_table(spark: SparkSession, traffic: Traffic) 
         states = traffic.lake.table("gold.states").read(spark)
         expected = traffic.lake.silver.read(spark).groupBy("state").count()
         assert sorted(map(tuple, states.collect())) == sorted(map(tuple, expected.collect()))
-        traffic.go_on()
+        traffic.write_more()
 
 
-def test_what_passes_by_itself_is_tried_again(
+def test_transient_errors_are_retried(
     spark: SparkSession, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "MAX_PAUSE", 0.01)
@@ -224,7 +224,7 @@ def test_what_passes_by_itself_is_tried_again(
         batches = [step.batch for step in reports if step.batch is not None]
         return sum(batch.rows for batch in batches if "gold" in batch.seconds)
 
-    def sometimes(self: LakeWriter, *rest: Any) -> None:
+    def fail_once(self: LakeWriter, *rest: Any) -> None:
         calls.append(1)
         if len(calls) in (1, 2):
             # the failure interrupts the other query, maybe between a commit and its report
@@ -232,7 +232,7 @@ def test_what_passes_by_itself_is_tried_again(
             raise PySparkRuntimeError("a worker has died")
         write(self, *rest)
 
-    monkeypatch.setattr(LakeWriter, "_silver", sometimes)
+    monkeypatch.setattr(LakeWriter, "_silver", fail_once)
     stop = threading.Event()
 
     def report(step: BatchProgress) -> None:
@@ -247,7 +247,7 @@ def test_what_passes_by_itself_is_tried_again(
     traffic.check(spark)
 
 
-def test_error_in_a_task_is_explained_by_its_cause(spark: SparkSession, tmp_path: Path) -> None:
+def test_error_in_task_is_explained_by_its_cause(spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.range(1).selectExpr("1 DIV id AS quotient")
     with pytest.raises(Py4JJavaError) as raised:
         rows.write.format("delta").save(str(tmp_path / "table"))
@@ -256,7 +256,7 @@ def test_error_in_a_task_is_explained_by_its_cause(spark: SparkSession, tmp_path
     assert str(error).startswith("[DIVIDE_BY_ZERO] Division by zero.")
 
 
-def test_other_tables_wait_for_their_interval_or_a_full_batch(
+def test_other_tables_wait_for_their_interval_or_full_batch(
     spark: SparkSession, traffic: Traffic
 ) -> None:
     stop = threading.Event()
@@ -269,7 +269,7 @@ def test_other_tables_wait_for_their_interval_or_a_full_batch(
         gold_rows = sum(rows for names, rows in batches if "gold" in names)
         other = [rows for names, rows in batches if "gold" not in names]
         if len(batches) == 1:
-            traffic.go_on()  # 66 events in all
+            traffic.write_more()  # 66 events in all
         if gold_rows == 66 and len(other) == 2:
             stop.set()
 

@@ -17,12 +17,12 @@ from sluicemq.protocols.java import Byte, Char, Float, Long, Short, dumps, dumps
 from tests.pipeline.jobs.events import Journal, Row, at, frame, merged, rows
 
 
-def made(spark: SparkSession, journal: Journal) -> dict[int, Row]:
+def build_silver(spark: SparkSession, journal: Journal) -> dict[int, Row]:
     messages = rows(silver(frame(spark, journal.rows), "b"), SILVER, SILVER_KEYS)
     return {row["message_sequence"]: row for row in messages}
 
 
-def test_bodies_are_read_as_their_kind_says(spark: SparkSession) -> None:
+def test_bodies_are_decoded_by_their_kind(spark: SparkSession) -> None:
     journal = Journal()
     entries = {
         "flag": True,
@@ -53,7 +53,7 @@ def test_bodies_are_read_as_their_kind_says(spark: SparkSession) -> None:
     forwarded = journal.message(
         0, b"sent on, not compressed", "text", protocol="jmq", properties=sizes
     )
-    messages = made(spark, journal)
+    messages = build_silver(spark, journal)
 
     assert {row["decode_error"] for row in messages.values()} == {None}
     assert messages[text]["text"] == "grün"
@@ -103,7 +103,7 @@ def test_bodies_are_read_as_their_kind_says(spark: SparkSession) -> None:
     assert messages[forwarded]["text"] == "sent on, not compressed"
 
 
-def test_a_body_that_is_not_what_it_says_is_kept_with_the_reason(spark: SparkSession) -> None:
+def test_undecodable_body_is_kept_with_reason(spark: SparkSession) -> None:
     journal = Journal()
     properties = {"JMS_SUN_COMPRESSED_SIZE": "9"}
     cases = {
@@ -121,7 +121,7 @@ def test_a_body_that_is_not_what_it_says_is_kept_with_the_reason(spark: SparkSes
         for body, kind in cases
     ]
     malformed = journal.message(0, b'{"half": ', "json", protocol="vibemq")
-    messages = made(spark, journal)
+    messages = build_silver(spark, journal)
 
     for number, ((body, kind), error) in zip(numbers, cases.items(), strict=True):
         row = messages[number]
@@ -131,7 +131,7 @@ def test_a_body_that_is_not_what_it_says_is_kept_with_the_reason(spark: SparkSes
     assert (messages[malformed]["text"], messages[malformed]["json"]) == ('{"half": ', None)
 
 
-def test_the_life_of_a_message(spark: SparkSession) -> None:
+def test_life_cycle_of_message(spark: SparkSession) -> None:
     journal = Journal()
     acknowledged = journal.message(0, b"a")
     journal.event(1.5, Event.DELIVERED, acknowledged, attempts=1)
@@ -151,7 +151,7 @@ def test_the_life_of_a_message(spark: SparkSession) -> None:
     moved = journal.message(15, b"f")
     target = journal.message(16, b"f", destination="elsewhere")
     journal.event(16, Event.MOVED, moved)
-    messages = made(spark, journal)
+    messages = build_silver(spark, journal)
 
     states = {number: row["state"] for number, row in messages.items()}
     assert states == {
@@ -189,8 +189,8 @@ def test_the_life_of_a_message(spark: SparkSession) -> None:
     assert (messages[999_999]["published"], messages[999_999]["destination"]) == (None, "orders")
 
 
-def test_a_relocated_message_is_one_row(spark: SparkSession) -> None:
-    """The broker moved its record forward in the journal: it has the same message again."""
+def test_relocated_message_is_one_row(spark: SparkSession) -> None:
+    """The broker moved the record forward, so that the journal contains the message twice."""
     journal = Journal()
     for number in range(2):
         journal.message(0, b"%d" % number)
@@ -200,13 +200,13 @@ def test_a_relocated_message_is_one_row(spark: SparkSession) -> None:
     journal.rows += events
     del journal.rows[0]
     journal.event(1, Event.DELIVERED, 1)
-    messages = made(spark, journal)
+    messages = build_silver(spark, journal)
     assert {
         number: (row["text"], row["deliveries"], row["events"]) for number, row in messages.items()
     } == {1: ("0", 1, 2), 2: ("1", 0, 2)}
 
 
-def test_subscriptions_of_a_topic_are_distinguished(spark: SparkSession) -> None:
+def test_subscriptions_of_topic_are_distinguished(spark: SparkSession) -> None:
     journal = Journal()
     news = journal.message(0, b"x", destination="news", destination_kind="topic")
     for subscription in (1, 2, 3):
@@ -214,12 +214,12 @@ def test_subscriptions_of_a_topic_are_distinguished(spark: SparkSession) -> None
     journal.event(2, Event.REDELIVERED, news, subscription=2, attempts=2)
     journal.event(3, Event.ACKNOWLEDGED, news, subscription=1)
     journal.event(4, Event.EXPIRED, news, subscription=3)
-    row = made(spark, journal)[news]
+    row = build_silver(spark, journal)[news]
     assert row["deliveries_by_subscription"] == {1: 1, 2: 2, 3: 1}
     assert row["completed_by_subscription"] == {1: 1, 3: 1}
     assert (row["state"], row["outcome"]) == ("unacked", "acknowledged")
     journal.event(5, Event.ACKNOWLEDGED, news, subscription=2)
-    row = made(spark, journal)[news]
+    row = build_silver(spark, journal)[news]
     assert (row["state"], row["completed_deliveries"], row["deliveries"]) == ("acknowledged", 3, 4)
 
 
@@ -251,8 +251,8 @@ def test_columns_for_queries(spark: SparkSession) -> None:
 
 
 @st.composite
-def stories(draw: st.DrawFn) -> list[Row]:
-    """Events of a few messages of a queue and of a topic; some of unknown messages."""
+def event_histories(draw: st.DrawFn) -> list[Row]:
+    """Draw events of a few messages of a queue and a topic, some of them unknown."""
     journal = Journal()
     sequences = [-1, -2]
     ends = (Event.ACKNOWLEDGED, Event.EXPIRED, Event.DROPPED, Event.REQUEUED)
@@ -279,7 +279,7 @@ def stories(draw: st.DrawFn) -> list[Row]:
 def test_any_batches_in_any_order_give_the_same_rows(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    events = data.draw(stories())
+    events = data.draw(event_histories())
     parts = data.draw(st.lists(st.integers(0, 2), min_size=len(events), max_size=len(events)))
     frames = [
         silver(

@@ -44,7 +44,7 @@ def opened(browser: Browser, path: Path, look: str) -> Page:
     return page
 
 
-def test_the_policy_permits_what_the_page_has_and_names_run_no_script(
+def test_policy_permits_what_page_has_and_names_run_no_script(
     browser: Browser, tmp_path: Path
 ) -> None:
     path = tmp_path / "report.html"
@@ -62,7 +62,7 @@ def test_the_policy_permits_what_the_page_has_and_names_run_no_script(
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_axe_finds_no_violation_and_nothing_is_wider_than_the_screen(
+def test_axe_finds_no_violation_and_nothing_is_wider_than_screen(
     browser: Browser, day: Path, look: str
 ) -> None:
     page = opened(browser, day, look)
@@ -76,7 +76,7 @@ def test_axe_finds_no_violation_and_nothing_is_wider_than_the_screen(
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_charts_follow_the_theme(browser: Browser, day: Path, theme: str) -> None:
+def test_charts_follow_theme(browser: Browser, day: Path, theme: str) -> None:
     page = opened(browser, day, theme)
     colours = page.locator(".chart.wide path").evaluate_all(
         "paths => paths.flatMap(path => [getComputedStyle(path).fill,"
@@ -88,9 +88,7 @@ def test_charts_follow_the_theme(browser: Browser, day: Path, theme: str) -> Non
         assert f"rgb({red}, {green}, {blue})" in colours, name
 
 
-def test_the_keyboard_and_the_pointer_show_the_values_of_a_period(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_keyboard_and_pointer_show_values_of_period(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     write(build(gold(row(0, published=5), row(4, protocol="jmq", published=7))), path)
     page = opened(browser, path, "light")
@@ -116,7 +114,7 @@ def test_the_keyboard_and_the_pointer_show_the_values_of_a_period(
     assert tip.is_hidden()
 
 
-def test_a_heading_sorts_the_destinations(browser: Browser, day: Path) -> None:
+def test_heading_sorts_destinations(browser: Browser, day: Path) -> None:
     page = opened(browser, day, "light")
     names = page.locator("table.queues tbody th .name")
     assert names.first.inner_text() == "queue.00000"

@@ -1,4 +1,4 @@
-"""The charts: what they show is what the figures say."""
+"""Charts of the report show its figures."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def axes_of(report: ReportFigures, name: str, size: tuple[int, int] = SIZE) -> A
 
 
 def steps(axes: Axes) -> dict[str, StepPatch]:
-    """The bars and lines by their label."""
+    """Return the bars and lines by label."""
     return {str(patch.get_label()): patch for patch in axes.patches if isinstance(patch, StepPatch)}
 
 
 def values(patch: StepPatch) -> list[float]:
-    """The heights of bars, or the values of a line."""
+    """Return the heights of bars, or the values of a line."""
     data = patch.get_data()
     base = 0 if data.baseline is None else data.baseline
     return np.nan_to_num(data.values - base).tolist()
 
 
-def test_bars_are_as_high_as_their_rates_and_stacked() -> None:
+def test_bars_have_height_of_their_rates_and_are_stacked() -> None:
     report = build(
         gold(
             row(0, published=60, acknowledged=30),
@@ -82,7 +82,7 @@ def test_bars_are_as_high_as_their_rates_and_stacked() -> None:
     assert [text.get_text() for text in legend.get_texts()] == list(patches)
 
 
-def test_an_empty_bar_has_no_outline() -> None:
+def test_empty_bar_has_no_outline() -> None:
     report = build(gold(row(0, published=6000), row(1, protocol="jmq", published=1)))
     patches = steps(axes_of(report, "traffic"))
     assert np.isnan(patches["in by PHPMQ"].get_data().values).tolist() == [False, True]
@@ -140,7 +140,7 @@ def test_anomalies_are_marked_where_they_began() -> None:
     assert list(marks)[-1] == "critical anomaly"
 
 
-def test_latency_bands_hold_every_message_at_its_latency() -> None:
+def test_latency_bands_contain_every_message() -> None:
     latencies = [0.0, 1.0, 2.0, 3.0, 30.0, 31.0, 4000.0]
     line = build(gold(row(0, end_to_end=latencies, acknowledged=7))).timeline
     assert line is not None
@@ -156,7 +156,7 @@ def test_latency_bands_hold_every_message_at_its_latency() -> None:
     "latencies",
     [[0.0], [5.0], [0.02, 0.03], [1e12], [0.0, 1e12], [0.5 * 1.3**step for step in range(60)]],
 )
-def test_any_latencies_make_a_heat_map(latencies: list[float]) -> None:
+def test_any_latencies_make_heat_map(latencies: list[float]) -> None:
     report = build(gold(row(0, end_to_end=latencies)))
     assert report.timeline is not None
     edges, cells = bands(report.timeline.latency)
@@ -169,7 +169,7 @@ def test_any_latencies_make_a_heat_map(latencies: list[float]) -> None:
     assert all(edges[0] <= tick <= edges[-1] for tick in ticks)
 
 
-def test_more_messages_have_a_stronger_colour() -> None:
+def test_more_messages_have_stronger_colour() -> None:
     report = build(
         gold(
             row(0, end_to_end=[10.0] * 1000),
@@ -204,7 +204,7 @@ def test_percentiles_are_interrupted_where_nothing_was_acknowledged() -> None:
 
 @pytest.mark.parametrize("size", [(1020, 290), (370, 290)])
 @pytest.mark.parametrize(("minutes", "step"), [(1, 1), (1440, 7), (30 * 1440, 60)])
-def test_nothing_overlaps_or_leaves_the_figure(
+def test_texts_neither_overlap_nor_leave_figure(
     minutes: int, step: int, size: tuple[int, int]
 ) -> None:
     report = build(busy(minutes, 5, step), anomalies(anomaly()))
@@ -239,7 +239,7 @@ def shown(text: Any, axes: Axes) -> bool:
     return bool(text.get_text()) and low <= (x if text in axes.get_xticklabels() else y) <= high
 
 
-def test_drawings_have_neither_style_nor_identifiers_in_common() -> None:
+def test_drawings_share_neither_styles_nor_identifiers() -> None:
     drawings = Drawings()
     report = build(busy(100, 3), anomalies(anomaly()))
     texts = [drawings.svg(draw(report, "traffic", SIZE), f"traffic-{n}") for n in (1, 2)]
@@ -259,14 +259,14 @@ def test_drawings_have_neither_style_nor_identifiers_in_common() -> None:
     assert "var(--phpmq)" in rules
 
 
-def test_labels_are_not_shortened_with_the_coordinates() -> None:
+def test_labels_are_not_shortened_with_coordinates() -> None:
     report = build(gold(row(0, end_to_end=[0.02, 0.03])))
     text = Drawings().svg(draw(report, "latency", SIZE), "latency")
     assert ">0.02 ms</text>" in text
     assert not re.search(r'd="[^"]*\.\d\d', text)
 
 
-def test_sparks_show_one_message_in_a_busy_hour() -> None:
+def test_sparks_show_one_message_in_busy_hour() -> None:
     figure = sparkline(np.array([100_000, 1, 0]))
     assert isinstance(figure, Figure)
     (bars,) = steps(figure.axes[0]).values()
@@ -275,8 +275,8 @@ def test_sparks_show_one_message_in_a_busy_hour() -> None:
     assert steps(sparkline(np.zeros(5, np.int64)).axes[0])
 
 
-def test_pictures(tmp_path: Path) -> None:
-    """PNG of the size that was promised, for a title that would be a formula elsewhere."""
+def test_charts_are_written_as_png(tmp_path: Path) -> None:
+    """PNG of the given size, for a title that contains formula syntax."""
     report = build(busy(10, 3), title="$\\frac{1}$ 訂單")
     directory = tmp_path / "deep" / "pictures"
     write_pngs(report, directory)
@@ -288,6 +288,6 @@ def test_pictures(tmp_path: Path) -> None:
         assert struct.unpack(">II", data[16:24]) == (2000, 808)
 
 
-def test_no_pictures_without_traffic(tmp_path: Path) -> None:
+def test_no_charts_without_traffic(tmp_path: Path) -> None:
     write_pngs(build(gold()), tmp_path)
     assert list(tmp_path.iterdir()) == []

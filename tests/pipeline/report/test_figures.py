@@ -1,4 +1,4 @@
-"""The figures of a report, against rows written by hand."""
+"""Figures of a report, compared with handwritten rows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_bins_hold_every_minute_and_are_few(first: int, minutes: int) -> None:
     assert last < bins.start + bins.width * bins.count
 
 
-def test_a_bin_has_a_start_and_an_end() -> None:
+def test_bin_has_start_and_end() -> None:
     assert Bins(100, 2, 5).seconds(1) == (102 * 60, 104 * 60)
 
 
@@ -91,7 +91,7 @@ def test_sums_over_destinations_protocols_and_minutes() -> None:
     assert report.backlog is None
 
 
-def test_a_destination_keeps_its_backlog_between_gauges() -> None:
+def test_destination_keeps_its_backlog_between_depth_events() -> None:
     report = build(
         gold(
             row(1, "a", protocol="any", backlog=10, unacked=1, consumers=2),
@@ -114,7 +114,7 @@ def test_a_destination_keeps_its_backlog_between_gauges() -> None:
     ]
 
 
-def test_before_its_first_gauge_a_backlog_has_its_value() -> None:
+def test_backlog_before_first_depth_event_equals_it() -> None:
     gauges = [row(minute, backlog=minute, unacked=0, protocol="any") for minute in (10, 14, 199)]
     line = build(gold(row(0, "other", published=1), *gauges)).timeline
     assert line is not None
@@ -123,7 +123,7 @@ def test_before_its_first_gauge_a_backlog_has_its_value() -> None:
     assert line.counts["backlog"].tolist() == [10, 10, *[14] * 37, 199]
 
 
-def test_the_busiest_have_rows_and_the_others_one() -> None:
+def test_busiest_destinations_have_rows_and_others_share_one() -> None:
     rows = [
         row(0, f"q{number}", published=number, end_to_end=[10.0 * number])
         for number in (3, 9, 1, 7)
@@ -155,7 +155,7 @@ def test_equal_names_are_distinguished() -> None:
     assert report.brokers == 2
 
 
-def test_a_period_is_cut_out() -> None:
+def test_period_selects_its_minutes() -> None:
     table = gold(*(row(minute, published=1 << minute) for minute in range(6)))
     report = build(
         table,
@@ -168,19 +168,19 @@ def test_a_period_is_cut_out() -> None:
     assert report.anomaly_count == 1
 
 
-def test_a_period_may_be_much_longer_than_the_traffic() -> None:
+def test_period_may_be_longer_than_traffic() -> None:
     report = build(gold(row(3, published=2)), until=datetime(9000, 1, 1, tzinfo=UTC))
     assert (report.peak, report.peak_at) == (2, MINUTES + 3)
     assert report.timeline is not None
 
 
-def test_a_period_without_traffic() -> None:
+def test_period_without_traffic() -> None:
     report = build(gold(row(0, published=1)), since=START + timedelta(days=1))
     assert report.timeline is None
     assert report.published == 0
 
 
-def test_an_empty_table() -> None:
+def test_empty_table() -> None:
     report = build(gold(), anomalies(), examples())
     assert report.timeline is None
     assert report.since is None
@@ -188,7 +188,7 @@ def test_an_empty_table() -> None:
     assert report.reasons == ()
 
 
-def test_parts_of_a_table_make_the_same_report() -> None:
+def test_parts_of_table_make_same_report() -> None:
     """As a lake's files are read; pieces are slices, whose maps do not begin at their start."""
     table = busy(300, 40)
     created = datetime(2026, 11, 21, tzinfo=UTC)
@@ -241,7 +241,7 @@ def test_reasons_have_their_newest_examples() -> None:
     assert reasons[2].examples[0]["message_sequence"] == 50
 
 
-def test_the_most_severe_anomalies_come_first() -> None:
+def test_most_severe_anomalies_come_first() -> None:
     next_hour = START + timedelta(hours=1)
     report = build(
         gold(row(0, published=1)),

@@ -31,7 +31,7 @@ def fill(spark: SparkSession, table: LakeTable, rows: pa.Table, tag: Tag = TAG) 
     table.append(spark.createDataFrame(rows), tag)
 
 
-def test_of_all_tables(spark: SparkSession, tmp_path: Path) -> None:
+def test_report_of_all_tables(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "broker one")
     two_days = [row(minute, published=1, backlog=minute) for minute in (0, 5, 1500)]
     for broker, version in (("b1", 2), ("b2", 900), ("b1", 4)):
@@ -66,7 +66,7 @@ def test_of_all_tables(spark: SparkSession, tmp_path: Path) -> None:
     assert steps == ["state of the lake", "traffic", "page", "PNG charts"]
 
 
-def test_the_beginnings_of_bodies(spark: SparkSession, tmp_path: Path) -> None:
+def test_report_contains_beginnings_of_bodies(spark: SparkSession, tmp_path: Path) -> None:
     bodies: dict[str, dict[str, object]] = {
         "hello": {"text": "hello", "original_destination": "elsewhere"},
         '{"a": 1}': {"json": '{"a": 1}'},
@@ -85,7 +85,7 @@ def test_the_beginnings_of_bodies(spark: SparkSession, tmp_path: Path) -> None:
     assert [example["destination"] for example in examples] == ["elsewhere", *["orders"] * 7]
 
 
-def test_of_a_period(spark: SparkSession, tmp_path: Path) -> None:
+def test_report_of_period(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     fill(spark, lake.gold, gold(*(row(minute, published=1) for minute in range(10))))
     rows = [dead_letter(1), dead_letter(2, dead_lettered=START + timedelta(minutes=5))]
@@ -102,19 +102,17 @@ def test_of_a_period(spark: SparkSession, tmp_path: Path) -> None:
     assert [example["message_sequence"] for example in report.reasons[0].examples] == [2]
 
 
-def test_of_an_empty_lake(spark: SparkSession, tmp_path: Path) -> None:
+def test_report_of_empty_lake(spark: SparkSession, tmp_path: Path) -> None:
     report = report_lake(spark, Lake(tmp_path), tmp_path / "report.html")
     assert report.state is None
     assert "No traffic in this lake yet" in (tmp_path / "report.html").read_text()
 
 
-def test_a_missing_lake_is_reported(spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_lake_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"there is no lake in .*/nowhere"):
         report_lake(spark, Lake(tmp_path / "nowhere"), tmp_path / "report.html")
 
 
-def test_a_period_that_ends_before_it_begins_is_rejected(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_period_that_ends_before_it_begins_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"ends .* before it begins"):
         report_lake(spark, Lake(tmp_path), tmp_path / "report.html", since=START, until=START)

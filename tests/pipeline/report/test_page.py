@@ -1,4 +1,4 @@
-"""The page: complete in itself, well-formed, and safe whatever names and bodies hold."""
+"""The HTML page: self-contained, well-formed, and safe with hostile names and bodies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ HOSTILE = [
 
 
 def page(report: ReportFigures) -> ElementTree.Element:
-    """The page as a tree. What HTML does not read as markup (script, style) is taken out first."""
+    """Return the page as a tree, without script and style, which HTML does not parse as markup."""
     text = re.sub(r"(?s)<(script|style)>.*?</\1>", r"<\1/>", render(report))
     return ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>"))
 
@@ -54,7 +54,7 @@ def words_of(tree: ElementTree.Element) -> str:
 
 
 def full(names: list[str]) -> ReportFigures:
-    """A report in which each name stands in every place that takes one."""
+    """Return a report that uses each name in every place."""
     return build(
         gold(
             *(
@@ -122,7 +122,7 @@ REPORTS = {
 
 
 @pytest.mark.parametrize("name", REPORTS)
-def test_it_asks_no_host_and_is_well_formed(name: str) -> None:
+def test_page_loads_nothing_and_is_well_formed(name: str) -> None:
     report = REPORTS[name]()
     text = render(report)
     tree = page(report)
@@ -153,7 +153,7 @@ def test_it_asks_no_host_and_is_well_formed(name: str) -> None:
         assert set(element.attrib.get("aria-labelledby", "").split()) <= set(identifiers)
 
 
-def test_the_policy_allows_this_page_only() -> None:
+def test_content_security_policy_allows_this_page_only() -> None:
     text = render(build(busy(5, 2)))
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
     assert policy is not None
@@ -190,7 +190,7 @@ def test_any_name_makes_a_page(name: str) -> None:
     page(full([name]))
 
 
-def test_the_figures_are_there() -> None:
+def test_page_contains_figures() -> None:
     report = full(["orders", "invoices"])
     text = words_of(page(report))
     for expected in (
@@ -222,7 +222,7 @@ def values(tree: ElementTree.Element, kind: str) -> list[list[str]]:
     ]
 
 
-def test_tables_say_what_charts_show() -> None:
+def test_tables_equal_charts() -> None:
     report = build(
         gold(
             row(0, published=5, acknowledged=2, end_to_end=[3.0, 3.0]),
@@ -254,18 +254,18 @@ def test_tables_say_what_charts_show() -> None:
     ]
 
 
-def test_a_period_of_all_times_makes_a_page() -> None:
+def test_report_without_period_makes_page() -> None:
     period = {"since": datetime.min.replace(tzinfo=UTC), "until": datetime.max.replace(tzinfo=UTC)}
     assert "1 Jan 1970, 00:00" in render(build(gold(row(published=1)), **period))
 
 
-def test_an_empty_lake_says_what_to_do() -> None:
+def test_page_of_empty_lake_contains_instructions() -> None:
     text = words_of(page(build(gold())))
     assert "No traffic in this lake yet" in text
     assert "sluicemq pipeline run" in text
 
 
-def test_writing_replaces_the_old_page_at_once(tmp_path: Path) -> None:
+def test_page_is_replaced_atomically(tmp_path: Path) -> None:
     path = tmp_path / "new" / "report.html"
     write(build(gold()), path)
     first = path.read_text()
@@ -275,9 +275,7 @@ def test_writing_replaces_the_old_page_at_once(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["report.html"]
 
 
-def test_a_page_that_cannot_be_made_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_rendering_keeps_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "report.html"
     write(build(gold()), path)
     first = path.read_text()
@@ -300,7 +298,7 @@ def test_rendering_needs_no_spark_session(tmp_path: Path) -> None:
     assert SparkSession.getActiveSession() is before
 
 
-def test_columns_beyond_those_it_knows_do_no_harm() -> None:
+def test_unknown_columns_are_ignored() -> None:
     table = gold(row(published=2))
     wider = table.append_column("new", pa.array(["x"]))
     created: Any = datetime(2026, 1, 1, tzinfo=UTC)

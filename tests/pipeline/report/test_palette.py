@@ -1,4 +1,4 @@
-"""Colours that everybody can tell apart, and letters that everybody can read."""
+"""Colours are distinguishable with every kind of colour vision, and text is readable."""
 
 from __future__ import annotations
 
@@ -110,18 +110,18 @@ def test_protocols_differ(theme: str, eyes: str) -> None:
         (HEAT[-1], "card", 7.0),
     ],
 )
-def test_it_can_be_read(theme: str, front: str, ground: str, least: float) -> None:
+def test_text_has_sufficient_contrast(theme: str, front: str, ground: str, least: float) -> None:
     assert contrast(shade(front, theme), shade(ground, theme)) >= least
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_more_messages_stand_out_more(theme: str) -> None:
+def test_contrast_increases_with_number_of_messages(theme: str) -> None:
     card = shade("card", theme)
     steps = [contrast(shade(step, theme), card) for step in HEAT]
     assert all(after > before * 1.15 for before, after in itertools.pairwise(steps))
 
 
-def test_paper_is_light() -> None:
+def test_print_theme_is_light() -> None:
     parts = render(build(gold())).split("@media screen and (prefers-color-scheme:dark)")
     assert len(parts) == 2
     assert COLOURS["card"][0] in parts[0]

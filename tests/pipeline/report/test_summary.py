@@ -19,7 +19,7 @@ def sentences(report: ReportFigures) -> list[str]:
     return [words_of(item) for item in section.iter("li")]
 
 
-def test_of_one_message() -> None:
+def test_summary_of_one_message() -> None:
     report = build(
         gold(
             row(0, published=1, dead_lettered=1, dead_letter_reasons={"poison": 1}),
@@ -33,7 +33,7 @@ def test_of_one_message() -> None:
     ]
 
 
-def test_of_a_busy_day() -> None:
+def test_summary_of_busy_day() -> None:
     report = build(
         gold(
             row(0, published=6000, acknowledged=2, end_to_end=[2.0, 100.0], backlog=10),
@@ -58,7 +58,7 @@ def test_of_a_busy_day() -> None:
     ]
 
 
-def test_of_a_quiet_one() -> None:
+def test_summary_of_quiet_day() -> None:
     report = build(gold(row(0, protocol="any", backlog=0, unacked=0, consumers=0)))
     assert sentences(report) == [
         "0 messages were published.",

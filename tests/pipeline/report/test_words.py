@@ -1,4 +1,4 @@
-"""How figures and foreign text are spelled."""
+"""Formatting of figures and of text from messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluicemq.pipeline.report import words
 
 
 @pytest.mark.parametrize(
-    ("value", "spelled"),
+    ("value", "expected"),
     [
         (0, "0"),
         (7, "7"),
@@ -27,12 +27,12 @@ from sluicemq.pipeline.report import words
         (None, "–"),
     ],
 )
-def test_short(value: float | None, spelled: str) -> None:
-    assert words.short(value) == spelled
+def test_format_of_counts(value: float | None, expected: str) -> None:
+    assert words.short(value) == expected
 
 
 @pytest.mark.parametrize(
-    ("milliseconds", "spelled"),
+    ("milliseconds", "expected"),
     [
         (0.25, "0.25 ms"),
         (12.04, "12 ms"),
@@ -43,12 +43,12 @@ def test_short(value: float | None, spelled: str) -> None:
         (None, "–"),
     ],
 )
-def test_duration(milliseconds: float | None, spelled: str) -> None:
-    assert words.duration(milliseconds) == spelled
+def test_format_of_durations(milliseconds: float | None, expected: str) -> None:
+    assert words.duration(milliseconds) == expected
 
 
 @pytest.mark.parametrize(
-    ("octets", "spelled"),
+    ("octets", "expected"),
     [
         (0, "0 B"),
         (812, "812 B"),
@@ -58,11 +58,11 @@ def test_duration(milliseconds: float | None, spelled: str) -> None:
         (None, "–"),
     ],
 )
-def test_size(octets: int | None, spelled: str) -> None:
-    assert words.size(octets) == spelled
+def test_format_of_sizes(octets: int | None, expected: str) -> None:
+    assert words.size(octets) == expected
 
 
-def test_a_small_rate_is_per_minute() -> None:
+def test_small_rate_is_per_minute() -> None:
     assert [words.rate(value) for value in (12_000, 1, 1 / 60, 0)] == [
         "12k/s",
         "1/s",
@@ -71,7 +71,7 @@ def test_a_small_rate_is_per_minute() -> None:
     ]
 
 
-def test_a_span_says_its_day_once() -> None:
+def test_period_of_one_day_contains_date_once() -> None:
     start = 1_795_262_700  # 21 Nov 2026, 12:05
     assert words.span(start, start + 300) == "21 Nov, 12:05 to 12:10"
     assert words.span(start, start + 366 * 86_400) == "21 Nov, 12:05 to 22 Nov, 12:05"
@@ -102,6 +102,6 @@ def test_nothing_invisible_is_left(text: str) -> None:
         assert character in "\n\t" or unicodedata.category(character)[0] != "C"
 
 
-def test_long_text_is_cut() -> None:
+def test_long_text_is_truncated() -> None:
     assert words.printable("abcdef", 4) == "abc…"
     assert words.printable("abcd", 4) == "abcd"

@@ -1,4 +1,4 @@
-"""A broker that the tests write to; each test has queues of its own."""
+"""The broker that the tests write to; each test has its own queues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def url(broker: LocalBroker) -> str:
 
 @pytest.fixture
 def queue(request: pytest.FixtureRequest) -> str:
-    """A name that no other test uses."""
+    """A queue name that no other test uses."""
     return str(request.node.name)
 
 

@@ -1,4 +1,4 @@
-"""What a broker's journal says was published, read by the journal's own code and without Spark."""
+"""Published messages in a broker's journal, read without Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluicemq.model.message import Message
 
 
 def published(data: Path, destination: str = "") -> list[Message]:
-    """All messages in order, or those to one destination ("topic:NAME" for a topic)."""
+    """Return all messages in order, or those of one destination ("topic:NAME" for a topic)."""
     addresses: dict[int, Address] = {}
     messages = []
     for _, _, record in read_records(data / "journal"):

@@ -1,4 +1,4 @@
-"""Rows of Arrow become messages, or faults that say why not."""
+"""Conversion of Arrow rows to messages, and the reasons of invalid rows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TYPES = {
 def convert(
     columns: dict[str, list[Any]], options: dict[str, str] | None = None, **types: pa.DataType
 ) -> list[Values]:
-    """A batch of these columns; `types` are other ones than usual."""
+    """Convert a batch of these columns; `types` override the default types."""
     arrays = [pa.array(values, {**TYPES, **types}[name]) for name, values in columns.items()]
     batch = pa.RecordBatch.from_arrays(arrays, list(columns))
     column_indexes = {name: index for index, name in enumerate(columns)}
@@ -60,41 +60,41 @@ def convert(
 
 
 def received(rows: list[Values]) -> list[Row]:
-    """The rows as the broker reads them."""
+    """Return the rows as the broker reads them."""
     (data,) = frames(memoryview(frame(rows)))
     return decode(data)
 
 
 def faults(rows: list[Values]) -> dict[int, str]:
-    """The reasons of the rows that are no messages."""
+    """Return the reasons of invalid rows."""
     reasons = {}
     for number, row in enumerate(received(rows)):
         try:
             name_of(row.destination)
-        except UnusableRow as fault:
-            reasons[number] = str(fault)
+        except UnusableRow as reason_of_row:
+            reasons[number] = str(reason_of_row)
     return reasons
 
 
-def only(values: dict[str, Any], **types: pa.DataType) -> Row:
-    """The one row of these values, which has no fault."""
+def convert_valid_row(values: dict[str, Any], **types: pa.DataType) -> Row:
+    """Convert one row, which must be valid."""
     row = {"destination": "q", "body": b"x", **values}
     batch = convert({name: [value] for name, value in row.items()}, **types)
     assert not faults(batch)
     return received(batch)[0]
 
 
-def fault(values: dict[str, Any], **types: pa.DataType) -> str:
-    """Why the one row of these values is no message."""
+def reason_of_row(values: dict[str, Any], **types: pa.DataType) -> str:
+    """Return the reason why a row is invalid."""
     row = {"destination": "q", "body": b"x", **values}
     batch = convert({name: [value] for name, value in row.items()}, **types)
     assert list(faults(batch)) == [0]
     return faults(batch)[0]
 
 
-def test_everything_that_a_row_can_say() -> None:
+def test_all_columns_of_row_are_converted() -> None:
     moment = datetime(2026, 3, 1, 12, 0, 0, 123_456, tzinfo=UTC)
-    row = only(
+    row = convert_valid_row(
         {
             "destination": "news",
             "destination_kind": "topic",
@@ -124,14 +124,14 @@ def test_everything_that_a_row_can_say() -> None:
     assert properties_of(row.properties) == {"a": 1, "b": "x"}
 
 
-def test_nulls_are_what_a_message_usually_is() -> None:
+def test_nulls_become_default_values() -> None:
     nulls = {name: None for name in TYPES if name not in ("destination", "body")}
-    assert only(nulls) == only({})
-    assert only({"body": None}).body_kind == BodyKind.NONE
+    assert convert_valid_row(nulls) == convert_valid_row({})
+    assert convert_valid_row({"body": None}).body_kind == BodyKind.NONE
 
 
 def test_rows_are_as_short_as_their_columns() -> None:
-    """What the broker fills in by itself need not travel."""
+    """Default values of the broker are not transferred."""
     assert [len(row) for row in convert({"destination": ["q"], "body": [b""]})] == [4]
 
 
@@ -157,7 +157,7 @@ def test_mixed_batch_keeps_rows_apart() -> None:
     assert [row.priority for row in received(batch)] == [4, 0, 9, 4]
 
 
-def test_the_option_destination_may_be_a_topic() -> None:
+def test_option_destination_may_be_topic() -> None:
     rows = received(convert({"body": [b"x"]}, {"destination": "topic:news"}))
     assert [(name_of(row.destination), row.topic) for row in rows] == [("news", True)]
     batch = convert({"destination": ["q", None], "body": [b"", b""]}, {"destination": "topic:n"})
@@ -174,9 +174,11 @@ def test_the_option_destination_may_be_a_topic() -> None:
     assert [row.topic for row in received(batch)] == [False, True, False, True]
 
 
-def test_names_that_are_not_utf8_as_the_source_spells_them() -> None:
-    assert name_of(only({"destination": r"a\xff\x80b"}).destination) == "a\udcff\udc80b"
-    assert name_of(only({"destination": r"a\x41\n"}).destination) == r"a\x41\n"
+def test_names_that_are_not_utf8_are_read_as_escaped_by_source() -> None:
+    assert (
+        name_of(convert_valid_row({"destination": r"a\xff\x80b"}).destination) == "a\udcff\udc80b"
+    )
+    assert name_of(convert_valid_row({"destination": r"a\x41\n"}).destination) == r"a\x41\n"
 
 
 @pytest.mark.parametrize(
@@ -192,14 +194,16 @@ def test_names_that_are_not_utf8_as_the_source_spells_them() -> None:
         (pa.binary(), b"", "stream", BodyKind.STREAM),
     ],
 )
-def test_bodies(column: pa.DataType, value: Any, kind: str | None, expected: BodyKind) -> None:
-    row = only({"body": value, "body_kind": kind}, body=column)
+def test_bodies_of_all_types_are_converted(
+    column: pa.DataType, value: Any, kind: str | None, expected: BodyKind
+) -> None:
+    row = convert_valid_row({"body": value, "body_kind": kind}, body=column)
     assert row.body_kind == expected
     assert row.body == (value.encode() if isinstance(value, str) else value)
 
 
-def test_a_map_is_a_map_message() -> None:
-    row = only({"body": [("name", "wert"), ("nothing", None)]}, body=TEXTS)
+def test_map_is_map_message() -> None:
+    row = convert_valid_row({"body": [("name", "wert"), ("nothing", None)]}, body=TEXTS)
     assert row.body_kind == BodyKind.MAP
     assert loads_map(row.body) == {"name": "wert", "nothing": None}
 
@@ -225,8 +229,10 @@ def test_a_map_is_a_map_message() -> None:
         ({"properties": [("p", "x" * MAX_PROPERTIES_BYTES)]}, {}, "the properties have 1048"),
     ],
 )
-def test_faults(values: dict[str, Any], types: dict[str, pa.DataType], reason: str) -> None:
-    assert reason in fault(values, **types)
+def test_invalid_rows_have_reason(
+    values: dict[str, Any], types: dict[str, pa.DataType], reason: str
+) -> None:
+    assert reason in reason_of_row(values, **types)
 
 
 @pytest.mark.parametrize(
@@ -244,8 +250,10 @@ def test_faults(values: dict[str, Any], types: dict[str, pa.DataType], reason: s
         ("text", None, None),
     ],
 )
-def test_properties(kind: str, text: str | None, value: object) -> None:
-    row = only({"properties": [("p", text)], "property_types": [("p", kind), ("other", "real")]})
+def test_properties_of_all_types_are_converted(kind: str, text: str | None, value: object) -> None:
+    row = convert_valid_row(
+        {"properties": [("p", text)], "property_types": [("p", kind), ("other", "real")]}
+    )
     assert properties_of(row.properties) == {"p": value}
     assert type((properties_of(row.properties) or {})["p"]) is type(value)
 
@@ -264,8 +272,8 @@ def test_properties(kind: str, text: str | None, value: object) -> None:
         ("date", "2026-01-01"),
     ],
 )
-def test_properties_that_are_not_what_they_say(kind: str, text: str) -> None:
-    reason = fault({"properties": [("p", text)], "property_types": [("p", kind)]})
+def test_invalid_properties_have_reason(kind: str, text: str) -> None:
+    reason = reason_of_row({"properties": [("p", text)], "property_types": [("p", kind)]})
     assert reason.startswith("the property 'p' ")
     assert kind in reason
 
@@ -283,7 +291,7 @@ def test_properties_that_are_not_what_they_say(kind: str, text: str) -> None:
     )
 )
 def test_any_properties_come_back(properties: dict[str, Any]) -> None:
-    """Names and values however hostile, spelled as the source spells them."""
+    """Hostile names and values, formatted as by the source."""
     kinds = {bool: "boolean", int: "integer", float: "real", str: "text", bytes: "bytes"}
 
     def spelled(value: object) -> str | None:
@@ -293,7 +301,7 @@ def test_any_properties_come_back(properties: dict[str, Any]) -> None:
             return str(value).lower()
         return None if value is None else str(value)
 
-    row = only(
+    row = convert_valid_row(
         {
             "properties": [(name, spelled(value)) for name, value in properties.items()],
             "property_types": [
@@ -304,8 +312,8 @@ def test_any_properties_come_back(properties: dict[str, Any]) -> None:
     assert properties_of(row.properties) == properties
 
 
-def test_maps_of_a_slice_are_its_own() -> None:
-    """Arrow's slices share the values of the whole."""
+def test_maps_of_slice_are_its_own() -> None:
+    """Slices of Arrow arrays share their values."""
     complete = pa.RecordBatch.from_arrays(
         [
             pa.array(["a", "b"]),
@@ -320,8 +328,8 @@ def test_maps_of_a_slice_are_its_own() -> None:
     assert properties_of(received(batch)[0].properties) == {"q": "2"}
 
 
-def test_what_a_jmq_client_had_compressed_becomes_plain() -> None:
-    """The mark in the frame, by which a client would know, is not written back."""
+def test_compressed_jmq_body_is_decompressed() -> None:
+    """The flag of compression is not written back."""
     packed = zlib.compress(b"long " * 50)
     compressed = {
         "JMS_SUN_COMPRESS": ("true", "boolean"),
@@ -333,25 +341,25 @@ def test_what_a_jmq_client_had_compressed_becomes_plain() -> None:
         "properties": [(name, text) for name, (text, _) in compressed.items()],
         "property_types": [(name, kind) for name, (_, kind) in compressed.items()],
     }
-    row = only({"body": packed, **properties})
+    row = convert_valid_row({"body": packed, **properties})
     assert row.body == b"long " * 50
     assert properties_of(row.properties) == {"mine": "x"}
     lying = b"x" * len(packed)
-    row = only({"body": lying, **properties})
+    row = convert_valid_row({"body": lying, **properties})
     assert row.body == lying
     assert len(properties_of(row.properties) or {}) == 4
 
 
-def test_a_body_that_is_too_large_is_truncated() -> None:
+def test_body_that_is_too_large_is_truncated() -> None:
     body = b"<" + bytes(MAX_SIZE)
-    assert only({"body": body[:-1]}).body == body[:-1]
+    assert convert_valid_row({"body": body[:-1]}).body == body[:-1]
     rows = convert({"destination": ["q", "q"], "body": [b"x", body], "priority": [1, 2]})
     assert faults(rows) == {1: "the body has 73400321 bytes, 73400320 are the most"}
     assert body.startswith(rows[1][2])
     assert len(rows[1][2]) == 65_536
 
 
-def test_a_row_with_a_fault_keeps_what_could_be_converted() -> None:
+def test_row_with_fault_keeps_what_could_be_converted() -> None:
     rows = convert(
         {
             "destination": ["orders", None, r"\xff"],

@@ -1,4 +1,4 @@
-"""What a write may be told, and which columns it takes."""
+"""Options and columns of a write."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluicemq.pipeline.sink.writer import BatchWriter, StreamWriter
 URL = {"url": "http://localhost:7680"}
 
 
-def test_options_in_any_case() -> None:
+def test_option_names_are_case_insensitive() -> None:
     options = parse_options(
         {
             "URL": "http://me@broker",
@@ -55,7 +55,7 @@ def test_options_in_any_case() -> None:
         ({**URL, "token": "secret\r\nX: y"}, "no token has"),
     ],
 )
-def test_options_that_cannot_be(options: dict[str, str], reason: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, str], reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason) as raised:
         parse_options(options)
     assert "secret" not in str(raised.value)
@@ -73,18 +73,18 @@ def test_options_that_cannot_be(options: dict[str, str], reason: str) -> None:
         ("http://me:pa%3Ass@h", HttpTarget("h", 7680, authorization="Basic bWU6cGE6c3M=")),
     ],
 )
-def test_targets(url: str, found: HttpTarget) -> None:
+def test_urls_are_parsed(url: str, found: HttpTarget) -> None:
     assert tuple(target({"url": url})) == tuple(found)
     assert pickle.loads(pickle.dumps(found)) == found
 
 
-def test_a_target_shows_no_secret() -> None:
+def test_target_shows_no_secret() -> None:
     secret = target({**URL, "user": "me", "password": "secret"})
     assert "bWU6" not in repr(secret) + str(secret)
     assert "bWU6" not in repr(parse_options({**URL, "token": "bWU6"}))
 
 
-def test_columns(spark: SparkSession) -> None:
+def test_columns_are_recognised(spark: SparkSession) -> None:
     schema = StructType.fromDDL("Body string, x void, priority smallint, destination varchar(9)")
     schema = StructType([field for field in schema if field.name != "x"])
     assert column_indexes(schema, "") == {"body": 0, "priority": 1, "destination": 2}
@@ -118,13 +118,13 @@ def test_columns(spark: SparkSession) -> None:
         ("body string, destination string, property_types map<string,string>", "which is missing"),
     ],
 )
-def test_columns_that_cannot_be(spark: SparkSession, schema: str, reason: str) -> None:
+def test_invalid_columns_are_refused(spark: SparkSession, schema: str, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason) as raised:
         column_indexes(StructType.fromDDL(schema), "")
     assert "destination_kind" in str(raised.value)  # it names the columns there are
 
 
-def test_writers_check_on_the_driver(spark: SparkSession) -> None:
+def test_writers_check_on_driver(spark: SparkSession) -> None:
     schema = StructType.fromDDL("destination string, body string")
     with pytest.raises(ConfigurationError, match="append"):
         BatchWriter(URL, schema, overwrite=True)

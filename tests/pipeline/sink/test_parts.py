@@ -1,4 +1,4 @@
-"""Parts and frames end where the rows say, however they arrive."""
+"""Parts and frames depend on the rows, not on the batches in which they arrive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluicemq.pipeline.sink.delivery import ROW_BYTES, EncodedPart, Parts
 
 
 def collect(sizes: Sequence[int], cuts: Sequence[int], rows: int, size: int) -> list[EncodedPart]:
-    """The parts of rows with bodies of these sizes, that arrive in batches which end at `cuts`."""
+    """Return the parts of rows with bodies of these sizes, in batches that end at `cuts`."""
     parts = Parts(rows, size)
     values = [row("q", bytes(length), message_id=str(n)) for n, length in enumerate(sizes)]
     encoded: list[EncodedPart] = []
@@ -26,18 +26,18 @@ def collect(sizes: Sequence[int], cuts: Sequence[int], rows: int, size: int) -> 
 
 
 def numbers(part: EncodedPart) -> list[int]:
-    """Return the numbers of the rows in it."""
+    """Return the numbers of the rows in a part."""
     data = b"".join(part.frames)
     return [
         int(message.message_id) for frame in frames(memoryview(data)) for message in decode(frame)
     ]
 
 
-def test_no_rows_are_no_part() -> None:
+def test_no_rows_make_no_part() -> None:
     assert collect([], [], 10, 10) == []
 
 
-def test_a_partition_within_the_limits_is_one_part() -> None:
+def test_partition_within_limits_is_one_part() -> None:
     (part,) = collect([10] * 1000, [3, 3, 700], 1000, 1000 * (10 + ROW_BYTES))
     assert numbers(part) == list(range(1000))
     assert (part.number, part.rows) == (0, 1000)
@@ -47,7 +47,7 @@ def test_a_partition_within_the_limits_is_one_part() -> None:
     assert DEFAULT_FRAME_ROWS <= FRAME_ROWS
 
 
-def test_a_row_too_much_begins_another_part() -> None:
+def test_row_above_limit_begins_another_part() -> None:
     parts = collect([10] * 1001, [], 1000, 1 << 30)
     assert [part.rows for part in parts] == [1000, 1]
     parts = collect([100] * 10, [], 100, 5 * (100 + ROW_BYTES))
@@ -55,7 +55,7 @@ def test_a_row_too_much_begins_another_part() -> None:
     assert [part.number for part in parts] == [0, 1]
 
 
-def test_a_huge_row_is_a_part_by_itself() -> None:
+def test_huge_row_is_part_of_its_own() -> None:
     parts = collect([1, 5_000_000, 1, 1], [], 100, 1_000_000)
     assert [numbers(part) for part in parts] == [[0], [1], [2, 3]]
     (part,) = collect([1, 500_000, 1, 1], [], 100, 1_000_000)

@@ -1,4 +1,4 @@
-"""What the source reads, the sink writes back as it was."""
+"""Rows read by the source are written back unchanged by the sink."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluicemq.model.message import BodyKind, Message
 from sluicemq.model.rows import encode, row
 from sluicemq.pipeline.sink.options import COLUMNS
 from sluicemq.protocols.java import dumps_map, dumps_stream
-from tests.pipeline.sink.witness import published
+from tests.pipeline.sink.published_messages import published
 
 PROPERTIES: dict[str, Any] = {
     "truth": True,
@@ -72,7 +72,7 @@ def messages() -> list[Any]:
 
 
 def fields_of(message: Message) -> tuple[Any, ...]:
-    """All that a sender says."""
+    """Return all fields set by the sender."""
     return (
         message.kind,
         message.body,
@@ -104,7 +104,7 @@ def test_rows_are_written_back_unchanged(spark: SparkSession, url: str, data: Pa
         assert fields_of(second) == fields_of(first)
 
 
-def test_a_message_of_70_megabytes(spark: SparkSession, url: str, data: Path) -> None:
+def test_message_of_70_megabytes(spark: SparkSession, url: str, data: Path) -> None:
     size = 70 * 1024 * 1024
     frame = spark.range(1).selectExpr(
         f"cast(repeat('x', cast(id + {size} as int)) as binary) as body"

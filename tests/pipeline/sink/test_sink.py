@@ -19,7 +19,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Message
 from sluicemq.protocols.java import loads_map
-from tests.pipeline.sink.witness import published
+from tests.pipeline.sink.published_messages import published
 from tests.protocols.sockets import unused_port
 
 ROW = """destination string, destination_kind string, body binary, body_kind string,
@@ -29,7 +29,7 @@ ROW = """destination string, destination_kind string, body binary, body_kind str
 
 
 def write(frame: DataFrame, url: str, **options: str) -> None:
-    """Into the broker."""
+    """Write to the broker."""
     writer = frame.write.format("sluicemq").mode("append").option("url", url)
     writer.options(**options).save()
 
@@ -39,7 +39,7 @@ def numbers(messages: list[Message]) -> list[int]:
     return [int(message.body) for message in messages]
 
 
-def test_every_column(spark: SparkSession, url: str, data: Path, queue: str) -> None:
+def test_writes_every_column(spark: SparkSession, url: str, data: Path, queue: str) -> None:
     expiration = datetime(2100, 1, 1, tzinfo=UTC)
     properties = {
         "truth": ("true", "boolean"),
@@ -98,7 +98,9 @@ def test_bodies_of_each_type(spark: SparkSession, url: str, data: Path, queue: s
     assert (empty.kind, empty.body) == (BodyKind.NONE, b"")
 
 
-def test_a_partition_stays_in_order(spark: SparkSession, url: str, data: Path, queue: str) -> None:
+def test_rows_of_partition_keep_their_order(
+    spark: SparkSession, url: str, data: Path, queue: str
+) -> None:
     frame = spark.range(0, 9000, 1, 2).selectExpr("string(id) as body")
     write(frame, url, destination=queue, transactionRows="1000")
     sequence = numbers(published(data, queue))
@@ -107,7 +109,7 @@ def test_a_partition_stays_in_order(spark: SparkSession, url: str, data: Path, q
     assert [n for n in sequence if n >= 4500] == list(range(4500, 9000))
 
 
-def test_a_write_id_is_written_once(spark: SparkSession, url: str, data: Path, queue: str) -> None:
+def test_write_id_is_written_once(spark: SparkSession, url: str, data: Path, queue: str) -> None:
     frame = spark.range(0, 100, 1, 2).selectExpr(f"'{queue}' as destination", "string(id) as body")
     for batch in ("0", "1", "1", "0"):
         write(frame, url, writeId=queue, batchId=batch)
@@ -117,7 +119,7 @@ def test_a_write_id_is_written_once(spark: SparkSession, url: str, data: Path, q
     assert len(published(data, queue)) == 400
 
 
-def test_other_rows_of_a_write_id_differ(
+def test_write_id_with_other_rows_is_conflict(
     spark: SparkSession, url: str, data: Path, queue: str
 ) -> None:
     frame = spark.range(0, 100, 1, 2).selectExpr("string(id) as body")
@@ -164,7 +166,7 @@ def test_views_and_tables_in_sql(
 
 
 def failing_once(after: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Passes batches on; a task's first attempt breaks off after some."""
+    """Return a function that passes batches on, but fails in a task's first attempt."""
 
     def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -177,7 +179,9 @@ def failing_once(after: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
     return pass_on
 
 
-def test_a_task_that_is_repeated(spark: SparkSession, url: str, data: Path, queue: str) -> None:
+def test_repeated_task_writes_rows_once(
+    spark: SparkSession, url: str, data: Path, queue: str
+) -> None:
     """What its first attempt has written is not written again, and nothing is missing; what is
     cut off in the middle of a part, which a writer cannot tell from the end, is not the end."""
     frame = spark.range(0, 30_000, 1, 2).selectExpr("string(id) as body")
@@ -187,7 +191,7 @@ def test_a_task_that_is_repeated(spark: SparkSession, url: str, data: Path, queu
 
 
 def run(frame: DataFrame, url: str, queue: str, checkpoint: Path, **options: str) -> StreamingQuery:
-    """A stream of all there is, to its end."""
+    """Run a stream over all available rows."""
     writer = frame.writeStream.format("sluicemq").option("url", url).option("destination", queue)
     writer = writer.option("checkpointLocation", str(checkpoint)).options(**options)
     query = writer.trigger(availableNow=True).start()
@@ -195,10 +199,10 @@ def run(frame: DataFrame, url: str, queue: str, checkpoint: Path, **options: str
     return query
 
 
-def test_a_batch_that_a_stream_writes_again(
+def test_repeated_batch_of_stream_is_written_once(
     spark: SparkSession, url: str, data: Path, queue: str, tmp_path: Path
 ) -> None:
-    """The driver ends after the sink has written and before Spark knows it."""
+    """The driver ends after the sink has written, before Spark records it."""
     numbered = spark.range(0, 3000, 1, 3).selectExpr("string(id) as body")
     numbered.write.parquet(str(tmp_path / "rows"))
     stream = spark.readStream.schema("body string").option("maxFilesPerTrigger", 1)
@@ -213,10 +217,10 @@ def test_a_batch_that_a_stream_writes_again(
     assert sorted(numbers(published(data, queue))) == list(range(3000))
 
 
-def test_a_checkpoint_from_a_backup(
+def test_restored_checkpoint_is_conflict(
     spark: SparkSession, url: str, data: Path, queue: str, tmp_path: Path
 ) -> None:
-    """Its batches may hold other rows than those that were written by their numbers."""
+    """Its batches may contain other rows than those written under their numbers."""
     files = tmp_path / "rows"
     checkpoint = tmp_path / "checkpoint"
     stream = spark.readStream.schema("body string").option("maxFilesPerTrigger", 1)
@@ -235,18 +239,18 @@ BAD = """select * from values
     as (body, body_kind, priority)"""
 
 
-def test_bad_rows_fail_a_write(spark: SparkSession, url: str, data: Path, queue: str) -> None:
+def test_invalid_rows_fail_write(spark: SparkSession, url: str, data: Path, queue: str) -> None:
     with pytest.raises(PySparkException, match="the first of them is row 1: the body is not JSON"):
         write(spark.sql(BAD).coalesce(1), url, destination=queue)
     assert published(data, queue) == []
 
 
-def test_bad_rows_are_dropped(spark: SparkSession, url: str, data: Path, queue: str) -> None:
+def test_invalid_rows_are_dropped(spark: SparkSession, url: str, data: Path, queue: str) -> None:
     write(spark.sql(BAD), url, destination=queue, badRows="drop")
     assert {message.body for message in published(data, queue)} == {b"good", b"{}"}
 
 
-def test_bad_rows_become_dead_letters(
+def test_invalid_rows_become_dead_letters(
     spark: SparkSession, url: str, data: Path, queue: str
 ) -> None:
     """Those that the sink finds, and those that only the broker knows, once however often."""
@@ -272,10 +276,10 @@ def test_columns_are_checked_before_anything_is_written(spark: SparkSession, url
     assert "geheim" not in str(raised.value)
 
 
-def test_no_secret_is_printed(
+def test_secrets_are_not_printed(
     spark: SparkSession, url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither in plans nor in errors."""
+    """Secrets appear neither in plans nor in errors."""
     numbered = spark.range(3).selectExpr("string(id) as body")
     numbered.write.parquet(str(tmp_path / "rows"))
     frame = spark.readStream.schema("body string").parquet(str(tmp_path / "rows"))
@@ -289,8 +293,8 @@ def test_no_secret_is_printed(
     assert "geheim" not in str(raised.value)
 
 
-def test_a_broker_that_restarts_meanwhile(spark: SparkSession, tmp_path: Path) -> None:
-    """kill -9 in the middle of a write; the tasks wait and go on, and nothing is there twice."""
+def test_write_survives_killed_broker(spark: SparkSession, tmp_path: Path) -> None:
+    """kill -9 during a write; the tasks wait and continue, without duplicates."""
     port = unused_port()
     listen = [f"http://127.0.0.1:{port}"]
     with LocalBroker(tmp_path, listen) as broker:
@@ -315,7 +319,7 @@ def test_a_broker_that_restarts_meanwhile(spark: SparkSession, tmp_path: Path) -
     assert sorted(numbers(published(tmp_path))) == list(range(60_000))
 
 
-def test_a_broker_that_is_not_there(spark: SparkSession) -> None:
+def test_unreachable_broker_is_error(spark: SparkSession) -> None:
     frame = spark.sql("select 'x' as body")
     with pytest.raises(PySparkException, match=r"no answer from the broker at http://127\.0\.0\.1"):
         write(frame, "http://127.0.0.1:9", destination="q", retryTimeout="0")

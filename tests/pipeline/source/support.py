@@ -1,5 +1,4 @@
-"""Shared by the tests of the source: journals of every kind of record, and a reader that takes
-them one by one, to compare with."""
+"""Helpers of the tests of the source: journals with every kind of record, and a naive reader."""
 
 from __future__ import annotations
 
@@ -64,7 +63,7 @@ def put(journal: FileJournal, made: Message | None = None) -> int:
 
 
 def deliver(journal: FileJournal, sequences: list[int], address: Address = ORDERS) -> int:
-    """Append that these were delivered for the first time."""
+    """Append the first delivery of messages."""
     body = encode_completed(7, sequences)
     number = journal.destination_number(address)
     return journal.append_entry(RecordType.DELIVERED, body, T0 + 1, destination=number)
@@ -73,7 +72,7 @@ def deliver(journal: FileJournal, sequences: list[int], address: Address = ORDER
 def redeliver(
     journal: FileJournal, sequences: list[int], attempts: list[int], address: Address = ORDERS
 ) -> int:
-    """Append that these were delivered again."""
+    """Append the redelivery of messages."""
     body = encode_redelivered(7, sequences, attempts)
     number = journal.destination_number(address)
     return journal.append_entry(RecordType.REDELIVERED, body, T0 + 2, destination=number)
@@ -85,14 +84,14 @@ def complete(
     cause: Cause = Cause.ACKNOWLEDGED,
     address: Address = ORDERS,
 ) -> int:
-    """Append that these deliveries ended."""
+    """Append the end of deliveries."""
     return journal.append_completed(
         7, journal.destination_number(address), cause, sequences, T0 + 3
     )
 
 
 def requeue(journal: FileJournal, sequence: int, attempts: int, address: Address = ORDERS) -> int:
-    """Append that this one went to the tail."""
+    """Append the requeueing of a message."""
     return journal.append_entry(
         RecordType.REQUEUED,
         encode(Requeue(7, 0, attempts)),
@@ -103,7 +102,7 @@ def requeue(journal: FileJournal, sequence: int, attempts: int, address: Address
 
 
 def depth(journal: FileJournal, waiting: int, address: Address = ORDERS) -> int:
-    """Append how a destination stands."""
+    """Append the depth of a destination."""
     return journal.append_entry(
         RecordType.DEPTH,
         DEPTH.pack(waiting, 2, 3, 0),
@@ -129,7 +128,7 @@ def reader_of(place: Path | str, **given: str) -> BatchReader:
 
 
 def table_of(reader: BatchReader) -> pa.Table:
-    """All that it reads, in the order of the journal. As with Spark, who reads has not planned."""
+    """Return all rows in journal order. As in Spark, tasks run on a copy of the reader."""
     sent = pickle.dumps(reader)
     shares = pickle.dumps(reader.partitions())
     batches = [
@@ -146,12 +145,12 @@ def table_of(reader: BatchReader) -> pa.Table:
 
 
 def read(place: Path | str, **given: str) -> list[Row]:
-    """The rows of a batch read."""
+    """Return the rows of a batch read."""
     return rows_of(table_of(reader_of(place, **given)))
 
 
 def rows_of(table: pa.Table) -> list[Row]:
-    """Rows with maps as dictionaries."""
+    """Return rows with maps as dictionaries."""
     rows: list[Row] = table.to_pylist()
     for row in rows:
         for name in ("properties", "property_types"):
@@ -160,13 +159,13 @@ def rows_of(table: pa.Table) -> list[Row]:
     return rows
 
 
-# --- the one to compare with ----------------------------------------------------------------------
+# --- naive reader -----------------------------------------------------------------------------
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def moment(microseconds: int) -> datetime:
-    """A time as Arrow gives it."""
+    """Return a time as Arrow does."""
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
@@ -189,7 +188,7 @@ def _property(value: object) -> tuple[str | None, str]:
 
 
 def naive_rows(directory: Path, selects: Callable[[Row], bool] = lambda row: True) -> list[Row]:
-    """Every event of a journal, a record at a time."""
+    """Return every event of a journal, read one record at a time."""
     records = [record for _, _, record in read_records(directory)]
     names = {
         record.destination: record.address
@@ -299,5 +298,5 @@ def _fields(record: Record, address: Address) -> Row:
 
 
 def only(rows: Iterable[Row], *columns: str) -> list[tuple[Any, ...]]:
-    """Some columns of each row."""
+    """Return some columns of each row."""
     return [tuple(row[column] for column in columns) for row in rows]

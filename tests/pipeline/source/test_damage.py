@@ -1,4 +1,4 @@
-"""Segments that are damaged or gone: an error that says where, or a gap that is reported."""
+"""Damaged or removed segments cause an error with a position, or a reported gap."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COUNT = 100
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Messages m0, m1, ... in several sealed segments and one that is not."""
+    """Messages m0, m1, ... in several sealed segments and an open one."""
     with journal_in(tmp_path) as journal:
         for number in range(COUNT):
             put(journal, message(b"m%d " % number * 30))
@@ -30,7 +30,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def place_of(directory: Path, sequence: int) -> tuple[Path, int]:
-    """The file and offset of a record."""
+    """Return the file and offset of a record."""
     for view, offset, record in read_records(directory):
         if record.sequence == sequence:
             return view.path, offset
@@ -38,7 +38,7 @@ def place_of(directory: Path, sequence: int) -> tuple[Path, int]:
 
 
 def flip(path: Path, offset: int) -> None:
-    """Change one bit, as if by itself: the file looks as old as before."""
+    """Flip one bit without changing the modification time."""
     with path.open("r+b") as file:
         file.seek(offset)
         byte = file.read(1)[0]
@@ -56,7 +56,7 @@ def last_segment(directory: Path) -> Path:
 
 @pytest.mark.parametrize("part", ["body", "size", "sequence"])
 @pytest.mark.parametrize("sealed", [True, False])
-def test_a_damaged_record(
+def test_damaged_record_is_reported(
     directory: Path, sealed: bool, part: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     sequences = numbers(read(directory, events="published"))
@@ -77,7 +77,7 @@ def test_a_damaged_record(
     assert f"offset {offset}" in caplog.text
 
 
-def test_damage_outside_the_read_is_reported_too(directory: Path) -> None:
+def test_damage_outside_read_is_reported(directory: Path) -> None:
     sequences = numbers(read(directory, events="published"))
     path, offset = place_of(directory, sequences[0])
     flip(path, offset + 90)
@@ -87,7 +87,7 @@ def test_damage_outside_the_read_is_reported_too(directory: Path) -> None:
     assert numbers(read(directory, events="published", columns="sequence")) == sequences
 
 
-def test_a_few_records_are_checked_one_by_one(
+def test_few_records_are_checked_one_by_one(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "SPARSE_RATIO", 0)
@@ -99,14 +99,14 @@ def test_a_few_records_are_checked_one_by_one(
         read(directory, events="published")
 
 
-def test_a_damaged_index_is_done_without(directory: Path) -> None:
+def test_damaged_index_is_ignored(directory: Path) -> None:
     expected = read(directory)
     path = segment_path(directory, list_segments(directory)[0])
     flip(path, path.stat().st_size - TRAILER_BYTES - 8)
     assert read(directory) == expected
 
 
-def test_a_segment_that_lost_its_end(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_truncated_segment_is_reported(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     sequences = numbers(read(directory, events="published"))
     path, offset = place_of(directory, sequences[3])
     with path.open("r+b") as file:
@@ -121,7 +121,7 @@ def test_a_segment_that_lost_its_end(directory: Path, caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("strict", ["true", "false"])
-def test_a_segment_removed_before_it_is_read(
+def test_segment_removed_before_it_is_read(
     directory: Path, strict: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = reader_of(directory, events="published", failondataloss=strict)
@@ -139,7 +139,7 @@ def test_a_segment_removed_before_it_is_read(
         assert f"{removed.low} to {removed.high - 1} are gone" in caplog.text
 
 
-def test_a_segment_removed_while_it_is_read(directory: Path) -> None:
+def test_segment_removed_while_it_is_read(directory: Path) -> None:
     reader = reader_of(directory, events="published")
     (share,) = reader.partitions()
     assert isinstance(share, TaskRanges)
@@ -149,7 +149,7 @@ def test_a_segment_removed_while_it_is_read(directory: Path) -> None:
     assert first.num_rows + sum(batch.num_rows for batch in batches) == COUNT
 
 
-def test_a_start_that_is_gone(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_removed_start_is_reported(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     firsts = list_segments(directory)
     segment_path(directory, firsts[0]).unlink()
     assert numbers(read(directory))[0] >= firsts[1]
@@ -161,14 +161,14 @@ def test_a_start_that_is_gone(directory: Path, caplog: pytest.LogCaptureFixture)
     assert "are gone" in caplog.text
 
 
-def test_a_start_behind_the_last_record_of_a_removed_segment(directory: Path) -> None:
-    """The number between is that of the segment's index."""
+def test_start_behind_last_record_of_removed_segment(directory: Path) -> None:
+    """The number in between is that of the segment's index."""
     firsts = list_segments(directory)
     segment_path(directory, firsts[0]).unlink()
     assert read(directory, startingoffsets=str(firsts[1] - 1)) == read(directory)
 
 
-def test_names_of_destinations_whose_declaration_is_gone(directory: Path) -> None:
+def test_names_of_destinations_are_known_without_their_declaration(directory: Path) -> None:
     with journal_in(directory) as journal:
         last = put(journal)
         journal.sync()

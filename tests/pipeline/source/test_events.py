@@ -1,4 +1,4 @@
-"""Every kind of record becomes the rows that a reader of single records makes of it."""
+"""Every kind of record is read as by the naive reader."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ADDRESSES = [
 
 @contextmanager
 def journal_in(directory: Path, options: JournalOptions = SMALL) -> Iterator[FileJournal]:
-    """A journal, closed as by a broker that stops."""
+    """Open a journal, and close it as a stopping broker does."""
     journal = FileJournal.open(directory, options)
     try:
         journal.recovery.close()
@@ -133,16 +133,16 @@ def test_like_the_reader_of_single_records(taken: list[tuple[str, object]], plac
             journal.close()
 
 
-def test_an_empty_journal(tmp_path: Path) -> None:
+def test_empty_journal_has_no_rows(tmp_path: Path) -> None:
     with journal_in(tmp_path):
         assert read(tmp_path) == []
 
 
-def test_a_directory_without_a_journal(tmp_path: Path) -> None:
+def test_directory_without_journal_is_error(tmp_path: Path) -> None:
     assert read(tmp_path) == []
 
 
-def test_one_record(tmp_path: Path) -> None:
+def test_reads_one_record(tmp_path: Path) -> None:
     with journal_in(tmp_path) as journal:
         sequence = put(journal, message(b"only"))
         journal.sync()
@@ -150,7 +150,7 @@ def test_one_record(tmp_path: Path) -> None:
         assert (row["sequence"], row["body"], row["destination"]) == (sequence, b"only", "orders")
 
 
-def test_a_data_directory_stands_for_the_journal_in_it(tmp_path: Path) -> None:
+def test_data_directory_stands_for_journal_in_it(tmp_path: Path) -> None:
     with journal_in(tmp_path / "journal") as journal:
         put(journal)
         journal.sync()
@@ -167,7 +167,7 @@ def test_two_journals_read_by_one_process_are_not_mixed_up(tmp_path: Path) -> No
             assert row["destination"] == name
 
 
-def test_nothing_beyond_the_durable_end(tmp_path: Path) -> None:
+def test_nothing_is_read_beyond_durable_end(tmp_path: Path) -> None:
     with journal_in(tmp_path) as journal:
         put(journal)
         journal.sync()
@@ -176,7 +176,7 @@ def test_nothing_beyond_the_durable_end(tmp_path: Path) -> None:
         assert len(read(tmp_path)) == 1
 
 
-def test_a_large_body(tmp_path: Path) -> None:
+def test_reads_large_body(tmp_path: Path) -> None:
     body = bytes(range(256)) * (70 << 12)
     with journal_in(tmp_path, JournalOptions()) as journal:
         put(journal)
@@ -189,7 +189,7 @@ def test_a_large_body(tmp_path: Path) -> None:
             journal.sync()
 
 
-def test_a_million_destinations_need_no_more_than_their_names(tmp_path: Path) -> None:
+def test_many_destinations_take_little_memory(tmp_path: Path) -> None:
     # fewer here; what would make a difference is a search that is repeated per row
     count = 30_000
     with journal_in(tmp_path, JournalOptions()) as journal:
@@ -202,7 +202,7 @@ def test_a_million_destinations_need_no_more_than_their_names(tmp_path: Path) ->
         assert len(read(tmp_path, destinations="d1234*", columns="destination")) == 11
 
 
-def test_what_was_moved(tmp_path: Path) -> None:
+def test_relocated_records_are_read_once(tmp_path: Path) -> None:
     with journal_in(tmp_path, JournalOptions()) as journal:
         journal.set_snapshot_source(lambda: b"")
         kept_sequence = put(journal, message(b"kept", timestamp=T0 + 5, origin=Origin.JMQ))

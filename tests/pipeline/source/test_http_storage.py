@@ -1,4 +1,4 @@
-"""What comes from a broker's HTTP address is what its directory holds."""
+"""Rows read over HTTP equal those read from the directory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAMELESS = Address(Kind.QUEUE, "caf\udce9")
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    """One whose journal has sealed segments, some of several ranges, and one being written."""
+    """A broker whose journal has sealed segments, some of several ranges, and an open one."""
     directory = tmp_path_factory.mktemp("remote")
     with journal_in(directory / "journal", JournalOptions(segment_bytes=1 << 20)) as journal:
         sequences = []
@@ -56,7 +56,7 @@ def url(broker: LocalBroker) -> str:
 
 
 def until_now(broker: LocalBroker) -> dict[str, str]:
-    """The broker goes on writing, if only depth events."""
+    """Return options that end the read now, because the broker continues to write depth events."""
     return {"endingoffsets": str(DirectoryStorage(broker.directory).state().next)}
 
 
@@ -76,21 +76,23 @@ def place_at(url: str) -> HttpStorage:
     ],
     ids=str,
 )
-def test_the_same_rows(broker: LocalBroker, url: str, given: dict[str, str]) -> None:
+def test_rows_equal_those_of_directory(
+    broker: LocalBroker, url: str, given: dict[str, str]
+) -> None:
     given = {**until_now(broker), **given}
     rows = read(url, **given)
     assert rows == read(broker.directory, **given)
     assert rows
 
 
-def test_all_of_it(broker: LocalBroker, url: str) -> None:
+def test_all_rows_equal_those_of_directory(broker: LocalBroker, url: str) -> None:
     now = until_now(broker)
     end = int(now["endingoffsets"])
     rows = naive_rows(broker.directory / "journal", lambda row: row["sequence"] < end)
     assert read(url, **now) == rows
 
 
-def test_the_same_identity(broker: LocalBroker, url: str) -> None:
+def test_identity_equals_that_of_directory(broker: LocalBroker, url: str) -> None:
     assert place_at(url).state().identity == DirectoryStorage(broker.directory).state().identity
 
 
@@ -112,7 +114,7 @@ def test_only_selected_bytes_are_fetched(url: str, monkeypatch: pytest.MonkeyPat
     assert sum(fetched) < total / 3  # nearly all that is left is of the one without an index
 
 
-def test_credentials_are_printed_nowhere(url: str) -> None:
+def test_credentials_are_not_printed(url: str) -> None:
     url_with_credentials = url.replace("//", "//ada:s3cret@")
     for reader in (
         reader_of(url, user="ada", password="s3cret"),
@@ -122,7 +124,7 @@ def test_credentials_are_printed_nowhere(url: str) -> None:
         assert "s3cret" not in repr(reader._options) + repr(reader._reading)
 
 
-def test_slots(broker: LocalBroker, url: str) -> None:
+def test_slots_over_http(broker: LocalBroker, url: str) -> None:
     storage = place_at(url)
     assert storage.ensure_slot("remote", 5, 1 << 20).position == 5
     assert storage.ensure_slot("remote", 9, None).position == 5
@@ -144,12 +146,12 @@ def test_claimed_slot_has_one_holder(broker: LocalBroker, url: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["localhost:7680", "ftp://localhost", "http://localhost:99999"])
-def test_what_is_no_address(url: str) -> None:
+def test_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"url|port"):
         place_at(url)
 
 
-def test_a_stream(broker: LocalBroker, url: str) -> None:
+def test_streams_over_http(broker: LocalBroker, url: str) -> None:
     stream = stream_of(url, maxoffsetspertrigger="700")
     stream.prepareForTriggerAvailableNow()
     start = stream.initialOffset()
@@ -165,7 +167,9 @@ def test_a_stream(broker: LocalBroker, url: str) -> None:
     assert all(600 <= len(part) <= 700 for part in rows[:-1])
 
 
-def test_the_same_lag(broker: LocalBroker, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lag_equals_that_of_directory(
+    broker: LocalBroker, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fetched = []
     fetch = HttpStorage.range
 
@@ -188,7 +192,7 @@ def test_the_same_lag(broker: LocalBroker, url: str, monkeypatch: pytest.MonkeyP
             assert sum(fetched) < 10_000  # neither bodies nor, a second time, an index
 
 
-def test_a_broker_that_is_started_again(tmp_path: Path) -> None:
+def test_read_survives_broker_restart(tmp_path: Path) -> None:
     port = unused_port()
     with journal_in(tmp_path / "journal") as journal:
         put(journal)

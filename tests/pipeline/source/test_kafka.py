@@ -83,7 +83,7 @@ def stream_of(directory: Path, **given: str) -> StreamReader:
     return StreamReader(options, arrow_columns(requested_columns(options)))
 
 
-# --- which destinations ---------------------------------------------------------------------------
+# --- subscriptions --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_subscriptions(
     assert sequences(read(tmp_path, **given)) == matching
 
 
-# --- where it starts and ends ---------------------------------------------------------------------
+# --- offsets -------------------------------------------------------------------------------------
 
 
 def offsets(**by_name: int) -> str:
@@ -124,8 +124,8 @@ def test_offsets_by_destination(tmp_path: Path, numbers: dict[str, list[int]]) -
     assert sequences(rows) == sorted(orders[10:] + news[:7])
 
 
-def test_destinations_that_a_pattern_adds(tmp_path: Path, numbers: dict[str, list[int]]) -> None:
-    """The others are read from the earliest to the latest."""
+def test_destinations_that_pattern_adds(tmp_path: Path, numbers: dict[str, list[int]]) -> None:
+    """Other destinations are read from the earliest to the latest record."""
     orders = numbers["orders"]
     rows = read(
         tmp_path,
@@ -146,7 +146,7 @@ def test_times_by_destination(tmp_path: Path, numbers: dict[str, list[int]]) -> 
     assert sequences(rows) == sorted(orders[10:20] + invoices[:3])
 
 
-def test_a_stream_remembers_where_destinations_start(
+def test_stream_remembers_where_destinations_start(
     tmp_path: Path, numbers: dict[str, list[int]], journal: FileJournal
 ) -> None:
     orders, news = numbers["orders"], numbers["topic:news"]
@@ -170,7 +170,7 @@ def test_a_stream_remembers_where_destinations_start(
     assert "starts" not in last
 
 
-def test_a_stream_that_starts_with_the_latest_of_one_destination(
+def test_stream_that_starts_with_latest_of_one_destination(
     tmp_path: Path, journal: FileJournal
 ) -> None:
     stream = stream_of(tmp_path, subscribe="orders", startingoffsets=offsets(orders=-1))
@@ -183,7 +183,7 @@ def test_a_stream_that_starts_with_the_latest_of_one_destination(
     ]
 
 
-def test_removed_records_of_a_destination(tmp_path: Path, numbers: dict[str, list[int]]) -> None:
+def test_removed_records_of_destination(tmp_path: Path, numbers: dict[str, list[int]]) -> None:
     first = min(path for path in tmp_path.glob("*.segment"))
     first.unlink()
     rows = read(tmp_path, subscribe="orders", startingoffsets=offsets(orders=-2))
@@ -192,7 +192,7 @@ def test_removed_records_of_a_destination(tmp_path: Path, numbers: dict[str, lis
         read(tmp_path, subscribe="orders", startingoffsets=offsets(orders=2))
 
 
-# --- options that make no sense -------------------------------------------------------------------
+# --- invalid options ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_removed_records_of_a_destination(tmp_path: Path, numbers: dict[str, lis
     ],
     ids=str,
 )
-def test_options_that_make_no_sense(given: dict[str, str], says: str) -> None:
+def test_invalid_options_are_refused(given: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         parsed(**given)
 
@@ -267,14 +267,14 @@ def test_options_that_make_no_sense(given: dict[str, str], says: str) -> None:
     ],
     ids=str,
 )
-def test_options_that_make_no_sense_in_a_batch(given: dict[str, str], says: str) -> None:
+def test_invalid_options_of_batch_are_refused(given: dict[str, str], says: str) -> None:
     options = parsed(**given)
     with pytest.raises(ConfigurationError, match=says):
         check_batch(options)
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
-def test_a_stream_has_no_end(name: str) -> None:
+def test_ending_options_are_refused_for_streams(name: str) -> None:
     text = '{"a":{"0":5}}' if name == "endingOffsetsByTimestamp" else "5"
     options = parsed(**{name: text})
     check_batch(options)
@@ -282,15 +282,15 @@ def test_a_stream_has_no_end(name: str) -> None:
         check_stream(options)
 
 
-def test_options_of_streams_are_ignored_in_a_batch(caplog: pytest.LogCaptureFixture) -> None:
+def test_options_of_streams_are_ignored_in_batch(caplog: pytest.LogCaptureFixture) -> None:
     check_batch(parsed(maxoffsetspertrigger="5", slot="lake"))
     assert "option maxOffsetsPerTrigger and option slot" in caplog.text
 
 
-# --- when a stream goes on ------------------------------------------------------------------------
+# --- triggers -----------------------------------------------------------------------------------
 
 
-def test_a_stream_waits_for_enough_rows(
+def test_stream_waits_for_enough_rows(
     tmp_path: Path, journal: FileJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
@@ -325,7 +325,7 @@ def test_a_stream_waits_for_enough_rows(
     assert len(batch(stream, end, stream.latestOffset(end, limit))) == 1
 
 
-def test_a_full_micro_batch_does_not_wait(tmp_path: Path, journal: FileJournal) -> None:
+def test_full_micro_batch_does_not_wait(tmp_path: Path, journal: FileJournal) -> None:
     """Otherwise a stream of large bodies could not read more than that per `maxTriggerDelay`."""
     stream = stream_of(
         tmp_path,
@@ -360,13 +360,13 @@ def test_available_now_does_not_wait(tmp_path: Path, journal: FileJournal) -> No
     assert [len(part) for part in batches(stream, ReadMaxRows(40))] == [40, 40, 10]
 
 
-def test_group_id_is_the_slot(tmp_path: Path, journal: FileJournal) -> None:
+def test_group_id_is_slot(tmp_path: Path, journal: FileJournal) -> None:
     stream = stream_of(tmp_path, **{"kafka.group.id": "warehouse", "startingoffsets": "earliest"})
     stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
     assert Slots(tmp_path).get("warehouse").position == 0
 
 
-# --- the shape ------------------------------------------------------------------------------------
+# --- columns --------------------------------------------------------------------------------------
 
 
 def kafka_rows(directory: Path, **given: str) -> list[dict[str, Any]]:
@@ -415,7 +415,7 @@ def test_kafka_shape_has_published_messages_only(tmp_path: Path, journal: FileJo
 
 
 def orders_by_topic(messages: DataFrame) -> DataFrame:
-    """Written for `format("kafka")`: it knows nothing of SluiceMQ."""
+    """Code written for `format("kafka")`, without knowledge of SluiceMQ."""
     return (
         messages.select(
             f.col("key").cast("string").alias("key"),
@@ -473,7 +473,7 @@ def test_code_for_kafka_runs_unchanged(
     assert [(row[1], row[3]) for row in rows] == [("eu", 4), ("us", 2)]
 
 
-def test_errors_of_streams_reach_the_user(
+def test_errors_of_streams_reach_user(
     spark: SparkSession, tmp_path: Path, journal: FileJournal
 ) -> None:
     source = spark.readStream.format("sluicemq").option("endingOffsets", "5")

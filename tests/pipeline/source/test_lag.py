@@ -1,4 +1,4 @@
-"""What a query has not read: records, bytes and time."""
+"""Lag of a query: records, bytes and time."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def check(journal: FileJournal, storage: DirectoryStorage) -> None:
 
 
 def unread_bytes(directory: Path, sequence: int) -> int:
-    """By a reader that takes one record after the other."""
+    """Count unread bytes with a reader of single records."""
     return sum(
         size_at(segment.view, offset) + 7 & -8
         for segment, offset, record in read_records(directory)
@@ -85,7 +85,7 @@ def unread_bytes(directory: Path, sequence: int) -> int:
     )
 
 
-def test_lag_of_a_stream(tmp_path: Path) -> None:
+def test_lag_of_stream(tmp_path: Path) -> None:
     with journal_in(tmp_path) as journal:
         stream = stream_of(tmp_path)
         assert "lag" not in stream.reportLatestOffset()  # no offset has been asked for
@@ -106,7 +106,7 @@ def test_lag_of_a_stream(tmp_path: Path) -> None:
 
 
 def test_lag_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Since the first message that the next batch will have."""
+    """The lag in seconds starts at the first message of the next batch."""
     with journal_in(tmp_path) as journal:
         start = support.T0 // 1000
         for number in range(30):
@@ -122,7 +122,7 @@ def test_lag_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             assert stream.reportLatestOffset()["lag"]["seconds"] == 90.5
 
 
-def test_lag_is_unknown_if_the_records_were_removed(tmp_path: Path) -> None:
+def test_lag_is_unknown_if_records_were_removed(tmp_path: Path) -> None:
     with journal_in(tmp_path) as journal:
         for _ in range(40):
             support.put(journal, support.message(b"x" * 200))
@@ -142,7 +142,7 @@ def progress(name: str | None, latest: object, run: str = "r1") -> QueryProgress
     return cast("QueryProgressEvent", SimpleNamespace(progress=fields))
 
 
-def test_metrics_of_the_listener() -> None:
+def test_metrics_of_listener() -> None:
     listener = LagListener()
     latest: dict[str, Any] = {"journal": "ab", "sequence": 9}
     latest["lag"] = {"records": 3, "bytes": 700, "seconds": 1.5}
@@ -166,11 +166,11 @@ def test_metrics_of_the_listener() -> None:
     "latest",
     ["None", "no JSON", "5", "{}", '{"lag": 5}', '{"sequence": 3}', '{"journal": "ab", "lag": 5}'],
 )
-def test_progress_without_a_lag(latest: str) -> None:
+def test_progress_without_lag(latest: str) -> None:
     assert lag_of(latest) is None
 
 
-def test_spark_reports_the_lag(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_reports_lag(spark: SparkSession, tmp_path: Path) -> None:
     seen: list[tuple[str, Lag]] = []
 
     class Seeing(LagListener):

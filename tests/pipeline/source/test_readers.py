@@ -190,7 +190,7 @@ def copies(directory: Path) -> list[tuple[Path, bytearray, int]]:
     return segments
 
 
-def test_fields_describe_the_header() -> None:
+def test_fields_describe_header() -> None:
     position = 0
     for _, code, offset in FIELDS:
         assert offset == position
@@ -200,7 +200,7 @@ def test_fields_describe_the_header() -> None:
 
 @pytest.mark.parametrize("make", [intact, rewritten, restored])
 @pytest.mark.parametrize("limit", [8192, 3])
-def test_both_readers_return_the_same_records(
+def test_both_readers_return_same_records(
     tmp_path: Path, make: Callable[[Path], Path], limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heads, "BLOCK_RECORDS", limit)
@@ -217,7 +217,7 @@ def test_both_readers_return_the_same_records(
     assert (RecordType.RELOCATED in types) == (make is rewritten)
 
 
-def test_both_readers_stop_at_a_torn_tail(tmp_path: Path) -> None:
+def test_both_readers_stop_at_torn_tail(tmp_path: Path) -> None:
     fill(tmp_path)
     path, data, end = copies(tmp_path)[0]
     for size in range(SEGMENT_HEADER_BYTES + 8, end, 12):
@@ -228,7 +228,7 @@ def test_both_readers_stop_at_a_torn_tail(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_both_readers_find_the_same_damage(
+def test_both_readers_find_same_damage(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heads, "BLOCK_BYTES", (128, 200, 1024)[seed % 3])

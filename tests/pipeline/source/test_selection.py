@@ -1,4 +1,4 @@
-"""What a read leaves out, and that it does not look for it in segments that cannot have it."""
+"""Selections of a read, and the segments that it skips because of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOPIC = Address(Kind.TOPIC, "news")
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An hour in each segment, queues q0 to q9 in turn, a queue of its own in the third."""
+    """One hour per segment, queues q0 to q9 in turn, and another queue in the third segment."""
     directory = tmp_path_factory.mktemp("selection")
     with journal_in(directory) as journal:
         for hour in range(6):
@@ -72,7 +72,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def tasks_open(reader: BatchReader, opened: list[int]) -> tuple[list[Row], int]:
-    """The rows, and how many segments the tasks opened for them."""
+    """Return the rows, and the number of segments that the tasks opened."""
     shares = [share for share in reader.partitions() if isinstance(share, TaskRanges)]
     opened.clear()
     rows = []
@@ -106,7 +106,7 @@ def test_segments_are_skipped(
     assert count - segments in (0, 1)
 
 
-def test_destinations(directory: Path) -> None:
+def test_selects_destinations(directory: Path) -> None:
     rows = naive_rows(directory)
 
     def selected(pattern: str) -> set[tuple[str, str]]:
@@ -121,7 +121,7 @@ def test_destinations(directory: Path) -> None:
     assert selected("news") == set()
 
 
-def test_tasks_share_the_journal(directory: Path) -> None:
+def test_tasks_share_journal(directory: Path) -> None:
     rows = naive_rows(directory)
     for minimum in (1, 2, 7, 50):
         reader = reader_of(directory, minpartitions=str(minimum))
@@ -132,7 +132,7 @@ def test_tasks_share_the_journal(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("samples", [1, 3, 7])
-def test_tasks_share_a_journal_that_is_weighed_by_samples(
+def test_tasks_share_journal_that_is_weighed_by_samples(
     directory: Path, monkeypatch: pytest.MonkeyPatch, samples: int
 ) -> None:
     monkeypatch.setattr(plan, "SAMPLES", samples)
@@ -146,7 +146,7 @@ def test_tasks_share_a_journal_that_is_weighed_by_samples(
     assert rare_row in rows
 
 
-def test_names_of_small_and_large_numbers() -> None:
+def test_selects_destinations_with_small_and_large_numbers() -> None:
     addresses = [Address(Kind.QUEUE, "a"), Address(Kind.TOPIC, "b")]
     for numbers in ([3, 7], [3, heads.TABLE_NUMBERS], [heads.TABLE_NUMBERS, 1 << 31]):
         lookup = heads.Names(dict(zip(numbers, addresses, strict=True)))
@@ -162,7 +162,7 @@ def test_names_of_small_and_large_numbers() -> None:
         assert bounds.tolist() == [9, 1, 1, 1, 1]
 
 
-def test_columns_that_are_asked_for(directory: Path) -> None:
+def test_reads_requested_columns(directory: Path) -> None:
     rows = naive_rows(directory)
     schema = StructType().add("body", "binary").add("sequence", "long")
     schema = schema.add("published", "timestamp")
@@ -176,7 +176,7 @@ def test_columns_that_are_asked_for(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "type"), [("sequence", "integer"), ("time", "timestamp_ntz"), ("nothing", "string")]
 )
-def test_columns_that_there_are_not(column: str, type: str) -> None:
+def test_unknown_columns_are_refused(column: str, type: str) -> None:
     with pytest.raises(ConfigurationError, match=column):
         arrow_columns(StructType().add(column, type))
 
@@ -196,18 +196,18 @@ def test_columns_that_there_are_not(column: str, type: str) -> None:
     ],
     ids=str,
 )
-def test_options_that_make_no_sense(given: dict[str, str], says: str) -> None:
+def test_invalid_options_are_refused(given: dict[str, str], says: str) -> None:
     location = {} if not given or "path" in given else {"path": "/x"}
     with pytest.raises(ConfigurationError, match=says):
         parse_options({**location, **given})
 
 
-def test_a_directory_that_is_none(tmp_path: Path) -> None:
+def test_missing_directory_is_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="not a directory"):
         reader_of(tmp_path / "nothing")
 
 
-def test_times(directory: Path) -> None:
+def test_selects_times(directory: Path) -> None:
     rows = naive_rows(directory)
     times = [(T0 + 3_600_000 + 7) * 1000, (T0 + 2 * 3_600_000) * 1000]
     start, end = (

@@ -1,4 +1,4 @@
-"""The source in Spark: found by name, as a batch, as a stream that is stopped and goes on."""
+"""The source in Spark: by name, as a batch, and as a stream that is stopped and continued."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def push_down(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[N
 
 
 @pytest.mark.usefixtures("push_down")
-def test_filter_leaves_the_dataframe_and_the_view_whole(spark: SparkSession, data: str) -> None:
+def test_filter_leaves_dataframe_and_view_whole(spark: SparkSession, data: str) -> None:
     frame = spark.read.format("sluicemq").option("events", "*").load(data)
     filtered = frame.where("event = 'delivered' and destination = 'orders'")
     total, matching = ROUNDS * 15, ROUNDS * 5
@@ -100,7 +100,7 @@ def test_next_read_sees_new_messages(spark: SparkSession, data: str, journal: Fi
     assert frame.count() == ROUNDS * 10
 
 
-def test_errors_reach_the_user(spark: SparkSession, data: str) -> None:
+def test_errors_reach_user(spark: SparkSession, data: str) -> None:
     with pytest.raises(PySparkException, match=r"startingoffset.*startingOffsets"):
         spark.read.format("sluicemq").option("startingOffset", "1").load(data)
     first = list_segments(Path(data) / "journal")[0]
@@ -112,7 +112,7 @@ def test_errors_reach_the_user(spark: SparkSession, data: str) -> None:
         spark.read.format("sluicemq").load(data).collect()
 
 
-def collecting(
+def collect_stream(
     source: DataFrame, checkpoint: Path, found: list[tuple[int, int]]
 ) -> Callable[[], StreamingQuery]:
     """Starts a query that adds number and item of each row to `found`, and ends by itself."""
@@ -136,7 +136,7 @@ def test_stream(spark: SparkSession, data: str, journal: FileJournal, tmp_path: 
     options = {"path": data, "events": "*", "slot": "lake", "startingOffsets": "earliest"}
     source = spark.readStream.format("sluicemq").options(**options, maxOffsetsPerTrigger="40")
     rows: list[tuple[int, int]] = []
-    start = collecting(source.load(), tmp_path / "checkpoint", rows)
+    start = collect_stream(source.load(), tmp_path / "checkpoint", rows)
     query = start()
     query.awaitTermination()
     expected = only(naive_rows(Path(data) / "journal"), "sequence", "record_index")

@@ -1,4 +1,4 @@
-"""A stream's offsets and tasks, as Spark asks for them. What Spark makes of it: test_spark.py."""
+"""Offsets and tasks of a stream, as requested by Spark; test_spark.py tests them with Spark."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def stream_of(directory: Path | str, **given: str) -> StreamReader:
 
 
 def batch(stream: StreamReader, start: Offset, end: Offset) -> list[Row]:
-    """The rows of a micro-batch. Reader and tasks travel to other processes in between."""
+    """Return the rows of a micro-batch, after serializing reader and tasks as Spark does."""
     start, end = json.loads(json.dumps(start)), json.loads(json.dumps(end))
     rows = []
     for task in stream.partitions(start, end):
@@ -72,7 +72,7 @@ def batch(stream: StreamReader, start: Offset, end: Offset) -> list[Row]:
 def batches(
     stream: StreamReader, limit: ReadLimit, start: Offset | None = None
 ) -> Iterator[list[Row]]:
-    """Micro-batches until there is nothing new."""
+    """Read micro-batches until there is nothing new."""
     start = start or stream.initialOffset()
     while (end := stream.latestOffset(start, limit)) != start:
         yield batch(stream, start, end)
@@ -95,7 +95,7 @@ def fill(journal: FileJournal, rounds: int = 8) -> None:
         journal.sync()
 
 
-def test_batch_after_batch(tmp_path: Path, journal: FileJournal) -> None:
+def test_reads_consecutive_batches(tmp_path: Path, journal: FileJournal) -> None:
     stream = stream_of(tmp_path)
     start = stream.initialOffset()
     end = stream.latestOffset(start, ALL)
@@ -111,7 +111,7 @@ def test_batch_after_batch(tmp_path: Path, journal: FileJournal) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 7, 25, 1000])
-def test_rows_of_a_batch_are_limited(tmp_path: Path, journal: FileJournal, rows: int) -> None:
+def test_rows_of_batch_are_limited(tmp_path: Path, journal: FileJournal, rows: int) -> None:
     stream = stream_of(tmp_path, maxoffsetspertrigger=str(rows))
     assert stream.getDefaultReadLimit() == ReadMaxRows(rows)
     parts = list(batches(stream, ReadMaxRows(rows)))
@@ -126,7 +126,7 @@ def test_only_selected_events_count(tmp_path: Path, journal: FileJournal) -> Non
     assert [len(part) for part in parts if part] == [9, 9, 6]
 
 
-def test_bytes_of_a_batch_are_limited(tmp_path: Path, journal: FileJournal) -> None:
+def test_bytes_of_batch_are_limited(tmp_path: Path, journal: FileJournal) -> None:
     stream = stream_of(tmp_path, events="published", maxbytespertrigger="1500")
     assert stream.getDefaultReadLimit() == ReadMaxBytes(1500)
     parts = list(batches(stream, ReadMaxBytes(1500)))
@@ -138,7 +138,7 @@ def test_bytes_of_a_batch_are_limited(tmp_path: Path, journal: FileJournal) -> N
     assert len(next(batches(limited, ALL))) == 80
 
 
-def test_a_record_above_the_limit_comes_alone(tmp_path: Path) -> None:
+def test_record_above_limit_is_batch_of_its_own(tmp_path: Path) -> None:
     with journal_in(tmp_path) as journal:
         for size in (10, 5000, 10):
             put(journal, message(b"x" * size))
@@ -158,7 +158,7 @@ def test_available_now(tmp_path: Path, journal: FileJournal) -> None:
     assert stream.reportLatestOffset()["sequence"] > last
 
 
-def test_where_a_stream_begins(tmp_path: Path, journal: FileJournal) -> None:
+def test_starting_offset_of_stream(tmp_path: Path, journal: FileJournal) -> None:
     def first(**given: str) -> int:
         return int(stream_of(tmp_path, **given).initialOffset()["sequence"])
 
@@ -177,7 +177,7 @@ def test_where_a_stream_begins(tmp_path: Path, journal: FileJournal) -> None:
     assert first(startingoffsets="", startingtimestamp=str(T0 + 70_000)) == sequence + 1
 
 
-def test_the_tasks_of_a_batch_stay_the_same(
+def test_tasks_of_batch_are_stable(
     tmp_path: Path, journal: FileJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "MIN_TASK_BYTES", 1000)
@@ -206,7 +206,7 @@ def test_the_tasks_of_a_batch_stay_the_same(
     assert tasks() == before
 
 
-def test_an_offset_that_is_none(tmp_path: Path, journal: FileJournal) -> None:
+def test_invalid_offset_is_error(tmp_path: Path, journal: FileJournal) -> None:
     stream = stream_of(tmp_path)
     start = stream.initialOffset()
     assert start["version"] == 1
@@ -221,8 +221,8 @@ def test_an_offset_that_is_none(tmp_path: Path, journal: FileJournal) -> None:
             stream.partitions(invalid, start)
 
 
-def test_an_offset_of_an_older_release(tmp_path: Path, journal: FileJournal) -> None:
-    """Without the fields that only save work."""
+def test_offset_of_older_release(tmp_path: Path, journal: FileJournal) -> None:
+    """Older offsets lack fields that only save work."""
     stream = stream_of(tmp_path)
     complete = stream.latestOffset(stream.initialOffset(), ALL)
     older = {name: complete[name] for name in ("version", "journal", "sequence")}
@@ -236,7 +236,7 @@ def remove_first(directory: Path, count: int = 1) -> None:
         segment_path(directory, first).unlink()
 
 
-def test_a_stream_that_comes_too_late(
+def test_stream_whose_records_were_removed(
     tmp_path: Path, journal: FileJournal, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = stream_of(tmp_path)
@@ -260,7 +260,7 @@ def test_a_stream_that_comes_too_late(
     assert "1 to " in caplog.text
 
 
-def test_what_was_read_may_go(tmp_path: Path) -> None:
+def test_removal_of_read_records_is_no_loss(tmp_path: Path) -> None:
     """Neither the index of a segment nor the numbers that a restart skips are lost records."""
     stream = stream_of(tmp_path, events="published")
     with journal_in(tmp_path) as journal:
@@ -282,7 +282,7 @@ def test_what_was_read_may_go(tmp_path: Path) -> None:
         assert len(batch(restarted, end, restarted.latestOffset(end, ALL))) == 1
 
 
-def test_a_slot_is_made_and_moved(tmp_path: Path, journal: FileJournal) -> None:
+def test_slot_is_created_and_advanced(tmp_path: Path, journal: FileJournal) -> None:
     stream = stream_of(tmp_path, slot="lake", slotlimitbytes="5000000")
     start = stream.initialOffset()
     end = stream.latestOffset(start, ALL)
@@ -298,9 +298,7 @@ def test_a_slot_is_made_and_moved(tmp_path: Path, journal: FileJournal) -> None:
     assert Slots(tmp_path).get("lake").position == end["sequence"] - 1
 
 
-def test_a_slot_without_a_limit_has_that_of_the_broker(
-    tmp_path: Path, journal: FileJournal
-) -> None:
+def test_slot_without_limit_has_limit_of_broker(tmp_path: Path, journal: FileJournal) -> None:
     stream = stream_of(tmp_path, slot="lake")
     start = stream.initialOffset()
     end = stream.latestOffset(start, ALL)
@@ -310,8 +308,8 @@ def test_a_slot_without_a_limit_has_that_of_the_broker(
         assert (slot.position, slot.limit_bytes) == (end["sequence"] - 1, setting)
 
 
-def test_a_slot_is_moved_when_a_query_goes_on(tmp_path: Path, journal: FileJournal) -> None:
-    """Its last batch was committed, and then it was stopped."""
+def test_slot_is_advanced_when_query_continues(tmp_path: Path, journal: FileJournal) -> None:
+    """The query was stopped after its last batch was committed."""
     stream = stream_of(tmp_path, slot="lake")
     start = stream.initialOffset()
     end = stream.latestOffset(start, ALL)
@@ -320,7 +318,7 @@ def test_a_slot_is_moved_when_a_query_goes_on(tmp_path: Path, journal: FileJourn
     assert Slots(tmp_path).get("lake").position == end["sequence"] - 1
 
 
-def test_a_slot_is_not_moved_by_a_foreign_checkpoint(tmp_path: Path, journal: FileJournal) -> None:
+def test_slot_is_not_advanced_by_foreign_checkpoint(tmp_path: Path, journal: FileJournal) -> None:
     stream = stream_of(tmp_path, slot="lake")
     end = stream.latestOffset(stream.initialOffset(), ALL)
     with pytest.raises(ConfigurationError, match="the checkpoint is of the journal"):
@@ -328,7 +326,7 @@ def test_a_slot_is_not_moved_by_a_foreign_checkpoint(tmp_path: Path, journal: Fi
     assert Slots(tmp_path).get("lake").position == 0
 
 
-def test_a_slot_is_moved_by_the_next_batch_if_the_broker_was_away(
+def test_slot_is_advanced_by_next_batch_after_outage(
     tmp_path: Path, journal: FileJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = stream_of(tmp_path, slot="lake")
@@ -345,7 +343,7 @@ def test_a_slot_is_moved_by_the_next_batch_if_the_broker_was_away(
     assert Slots(tmp_path).get("lake").position == end["sequence"] - 1
 
 
-def test_a_slot_holds_segments(tmp_path: Path) -> None:
+def test_slot_holds_segments(tmp_path: Path) -> None:
     with journal_in(tmp_path) as journal:
         journal.set_snapshot_source(lambda: b"")  # there is a broker, which needs nothing
         stream = stream_of(tmp_path, slot="lake", events="published")
@@ -363,7 +361,7 @@ def test_a_slot_holds_segments(tmp_path: Path) -> None:
             stream.latestOffset(start, ALL)
 
 
-def test_a_slot_ahead_of_the_query_is_reported(
+def test_slot_ahead_of_query_is_reported(
     tmp_path: Path, journal: FileJournal, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = stream_of(tmp_path, slot="lake")
@@ -380,7 +378,7 @@ def test_a_slot_ahead_of_the_query_is_reported(
 
 
 @pytest.mark.parametrize("strict", ["true", "false"])
-def test_a_slot_that_is_lost(
+def test_lost_slot_is_reported(
     tmp_path: Path, journal: FileJournal, strict: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     slots = Slots(tmp_path)
@@ -397,7 +395,7 @@ def test_a_slot_that_is_lost(
         assert "slot lake protects nothing" in caplog.text
 
 
-def test_no_journal_yet(tmp_path: Path) -> None:
+def test_stream_waits_for_journal(tmp_path: Path) -> None:
     stream = stream_of(tmp_path)
     start = stream.initialOffset()
     assert stream.latestOffset(start, ALL) == start
@@ -408,7 +406,7 @@ def test_no_journal_yet(tmp_path: Path) -> None:
         assert len(batch(stream, start, end)) == 1
 
 
-def test_a_batch_that_is_cut_behind_a_dead_letter(tmp_path: Path) -> None:
+def test_batch_that_ends_behind_dead_letter(tmp_path: Path) -> None:
     with journal_in(tmp_path) as journal:
         sequence = put(journal)
         put(journal, message(properties={"deadLetterReason": "expired"}))
@@ -423,7 +421,9 @@ def test_a_batch_that_is_cut_behind_a_dead_letter(tmp_path: Path) -> None:
             journal.sync()
 
 
-def test_a_tail_is_not_read_from_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_segment_is_not_read_from_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with journal_in(tmp_path, JournalOptions()) as journal:
         fill(journal, 20)
         stream = stream_of(tmp_path, startingoffsets="latest", columns="sequence")

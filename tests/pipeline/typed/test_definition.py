@@ -220,7 +220,7 @@ def test_only_exact_names_and_dlq_patterns_name_dead_letters(
     assert TypedTable(name="a", destination=destination).names_dead_letters is expected
 
 
-def test_missing_file_names_the_option(tmp_path: Path) -> None:
+def test_missing_file_names_option(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="does not exist: create it, or name another"):
         load_definition(tmp_path / "pipeline.toml")
 

@@ -63,9 +63,7 @@ def journal(tmp_path: Path) -> Iterator[Path]:
         yield data
 
 
-def test_messages_of_a_queue_become_rows(
-    spark: SparkSession, tmp_path: Path, journal: Path
-) -> None:
+def test_messages_of_queue_become_rows(spark: SparkSession, tmp_path: Path, journal: Path) -> None:
     lake = LakeDirectory(tmp_path / "lake")
     definition = parse_definition(DEFINITION)
     check(spark, definition)
@@ -86,7 +84,7 @@ def test_messages_of_a_queue_become_rows(
     ]
 
 
-def test_command_prints_a_declaration(
+def test_command_prints_declaration(
     spark: SparkSession, journal: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["pipeline", "schema", "infer", "orders", "--journal", str(journal)]
@@ -113,7 +111,7 @@ partition_by = []
     check(spark, parse_definition(printed))
 
 
-def test_messages_that_the_broker_moved_forward_have_a_schema(
+def test_messages_that_broker_moved_forward_have_schema(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     directory = rewritten(tmp_path)
@@ -121,7 +119,7 @@ def test_messages_that_the_broker_moved_forward_have_a_schema(
     assert inferred.sampled == len(read(directory, events="relocated")) > 0
 
 
-def test_error_within_spark_is_reported_without_a_traceback(
+def test_error_within_spark_is_reported_without_traceback(
     spark: SparkSession,
     journal: Path,
     capsys: pytest.CaptureFixture[str],

@@ -128,7 +128,7 @@ def test_interrupted_refresh_is_repeated_and_done_once(
     assert counts == [("orders", 2, 2, 0), ("orders", 4, 2, 1)]
 
 
-def test_another_query_is_recomputed_and_so_is_the_former_one(
+def test_another_query_is_recomputed_and_so_is_former_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = LakeDirectory(tmp_path)
@@ -145,7 +145,7 @@ def test_another_query_is_recomputed_and_so_is_the_former_one(
         assert lake.rows(spark, "gold.turnover", "*") == recomputed(spark, lake, gold)
 
 
-def test_lost_change_data_feed_leads_to_a_full_refresh(spark: SparkSession, tmp_path: Path) -> None:
+def test_lost_change_data_feed_leads_to_full_refresh(spark: SparkSession, tmp_path: Path) -> None:
     lake = LakeDirectory(tmp_path)
     process(batch(spark, [order(1, 10, "a"), order(2, 20, "b")], 1), DEFINITION, lake)
     process(batch(spark, [order(1, 11, "a")], 3), Definition(tables=(ORDERS,)), lake)
@@ -178,9 +178,7 @@ def test_full_refresh_reads_several_tables_of_its_own_lake(
     assert gold_versions(spark, lake, "turnover", "joined") == [0, 0]
 
 
-def test_gold_tables_wait_for_the_tables_that_they_read(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_gold_tables_wait_for_tables_that_they_read(spark: SparkSession, tmp_path: Path) -> None:
     lake = LakeDirectory(tmp_path)
     best = GoldTable(name="best", sql="SELECT max(amount) AS amount FROM gold.turnover")
     traffic = GoldTable(name="busy", sql="SELECT destination FROM gold.traffic")
@@ -199,7 +197,7 @@ def test_gold_tables_that_read_each_other(spark: SparkSession, tmp_path: Path) -
         refresh_gold(spark, Definition(gold=tuple(gold)), LakeDirectory(tmp_path))
 
 
-def test_query_that_spark_rejects_names_the_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_query_that_spark_rejects_names_table(spark: SparkSession, tmp_path: Path) -> None:
     lake = LakeDirectory(tmp_path)
     invalid = GoldTable(name="wrong", sql="SELECT nothing FROM silver.orders", keys=(), line=9)
     definition = Definition(tables=(ORDERS,), gold=(invalid,))
@@ -209,7 +207,7 @@ def test_query_that_spark_rejects_names_the_table(spark: SparkSession, tmp_path:
         process(batch(spark, [order(1, 10, "a")], 1), definition, lake)
 
 
-def test_conflict_with_another_commit_is_no_error_of_the_query(
+def test_conflict_with_another_commit_is_no_error_of_query(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def conflict(*_: object) -> None:
@@ -223,7 +221,7 @@ def test_conflict_with_another_commit_is_no_error_of_the_query(
         refresh_gold(spark, DEFINITION, lake)
 
 
-def test_braces_of_a_query_stay_and_no_view_is_left(spark: SparkSession) -> None:
+def test_braces_of_query_stay_and_no_view_is_left(spark: SparkSession) -> None:
     orders = spark.createDataFrame([(1,)], "id BIGINT")
     sql = """SELECT o.id, '{"a": 1}' AS json, '{silver.orders}' AS t FROM silver.orders o"""
     expected = [(1, '{"a": 1}', "{silver.orders}")]

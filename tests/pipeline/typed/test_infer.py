@@ -49,7 +49,7 @@ def test_schema_of_json_is_inferred_and_accepted_as_definition(spark: SparkSessi
     assert (table.name, table.destination, table.key) == ("orders", "orders*", ())
 
 
-def test_names_that_a_table_cannot_have(spark: SparkSession) -> None:
+def test_names_that_table_cannot_have(spark: SparkSession) -> None:
     body = b'{"_id": 1, "a b": 2, "id": 3, "ID": 4, "line\\n": 5, "inner": {"_x": 6, "y z": [7]}}'
     inferred = infer_schema(events(spark, body), "orders")
     text = table_definition(inferred, "orders", "orders")
@@ -88,7 +88,7 @@ def test_nothing_to_infer_from(spark: SparkSession) -> None:
         infer_schema(events(spark, b"{}", b'{"_id": 1}'), "orders")
 
 
-def test_tables_to_infer_are_written_to_a_file_beside_the_definition(
+def test_tables_to_infer_are_written_to_file_beside_definition(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     undeclared = TypedTable(name="sales", destination="orders")
@@ -111,7 +111,7 @@ def test_tables_to_infer_are_written_to_a_file_beside_the_definition(
         ("a" * 200, "a" * 63),
     ],
 )
-def test_name_of_a_table(destination: str, name: str) -> None:
+def test_name_of_table(destination: str, name: str) -> None:
     assert table_name(destination) == name
     text = f'[[table]]\nname = "{name}"\ndestination = "{destination}"\nschema = "id INT"\n'
     assert parse_definition(text).tables[0].name == name

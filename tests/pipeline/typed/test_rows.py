@@ -110,7 +110,7 @@ def test_all_types_of_columns(spark: SparkSession) -> None:
     assert (row["lines"], row["labels"]) == ([{"sku": "a", "count": 2}], {"x": "y"})
 
 
-def test_columns_may_be_named_as_those_of_the_source(spark: SparkSession) -> None:
+def test_columns_may_be_named_as_those_of_source(spark: SparkSession) -> None:
     journal = Journal()
     journal.message(0, b'{"body": 1, "sequence": 2, "Time": 3, "properties": 4}', "json")
     definition = table(
@@ -189,7 +189,7 @@ def test_json_that_is_quarantined_and_why(spark: SparkSession) -> None:
     assert dict(zip(expected, reasons(spark, [*expected], table(schema)), strict=True)) == expected
 
 
-def test_numbers_out_of_range_within_a_value(spark: SparkSession) -> None:
+def test_numbers_out_of_range_within_value(spark: SparkSession) -> None:
     schema = "s STRUCT<n: INT, x: DOUBLE>, a ARRAY<ARRAY<FLOAT>>, m MAP<STRING, STRUCT<x: DOUBLE>>"
     expected = {
         b'{"s": {"x": 1.5}, "a": [[1, null], null], "m": {"k": {"x": 2}, "l": null}}': None,
@@ -477,7 +477,7 @@ def test_body_that_is_no_object_has_no_unknown_fields(spark: SparkSession) -> No
         assert counted(rows, table()).unknown_fields == 1
 
 
-def test_failed_expectation_stops_the_batch(spark: SparkSession) -> None:
+def test_failed_expectation_stops_batch(spark: SparkSession) -> None:
     definition = table(
         expectations=(Expectation(name="positive", check="amount > 0", action=Action.FAIL),)
     )
@@ -500,7 +500,7 @@ def test_null_key_is_quarantined(spark: SparkSession) -> None:
     assert reasons(spark, bodies, definition) == ["the key column customer is null", None]
 
 
-def test_newest_message_of_a_key_and_its_deletion(spark: SparkSession) -> None:
+def test_newest_message_of_key_and_its_deletion(spark: SparkSession) -> None:
     definition = table(
         key=("id",),
         delete="amount IS NULL AND customer = '-'",

@@ -79,9 +79,7 @@ def test_append_is_idempotent_wherever_it_was_interrupted(
     ]
 
 
-def test_batch_that_overlaps_the_last_one_appends_the_rest(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_batch_that_overlaps_last_one_appends_rest(spark: SparkSession, tmp_path: Path) -> None:
     lake = LakeDirectory(tmp_path)
     bodies = [order(1, 1), order(2, -2), order(3, 3), order(4, -4)]
     write(spark, batch(spark, bodies[:2], 1), table(), lake)
@@ -109,7 +107,7 @@ def test_relocated_message_is_one_row(
     assert lake.rows(spark, "silver.orders_quarantine", "sequence") == [(2,)]
 
 
-def test_newest_message_of_a_key_wins(spark: SparkSession, tmp_path: Path) -> None:
+def test_newest_message_of_key_wins(spark: SparkSession, tmp_path: Path) -> None:
     lake = LakeDirectory(tmp_path)
     write(
         spark, batch(spark, [order(1, 1), order(2, 2), order(1, 11), order(3, 3)], 1), keyed(), lake
@@ -237,7 +235,7 @@ def test_column_without_a_time_zone_is_added(spark: SparkSession, tmp_path: Path
 
 
 @pytest.mark.parametrize("key", [(), ("id", "customer")])
-def test_key_of_a_table_never_changes(
+def test_key_of_table_never_changes(
     spark: SparkSession, tmp_path: Path, key: tuple[str, ...]
 ) -> None:
     lake = LakeDirectory(tmp_path)
@@ -253,7 +251,7 @@ def test_key_of_a_table_never_changes(
 
 @pytest.mark.parametrize("kind", ["json", "csv", "text"])
 @pytest.mark.parametrize("key", [(), ("note",)])
-def test_first_batch_creates_the_declared_columns(
+def test_first_batch_creates_declared_columns(
     spark: SparkSession, tmp_path: Path, kind: str, key: tuple[str, ...]
 ) -> None:
     """Even if no message of it is good."""
@@ -269,7 +267,7 @@ def test_first_batch_creates_the_declared_columns(
     assert lake.read(spark, "silver.orders").count() == 0
 
 
-def test_usual_and_other_fields_give_the_same_rows(
+def test_usual_and_other_fields_give_same_rows(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large batch is parsed with the lists of field names that its first messages have."""
@@ -302,7 +300,7 @@ def test_usual_and_other_fields_give_the_same_rows(
     assert [sequence for sequence, _ in quarantined] == [3, 4, 42, 43, 44, 5, 6]
 
 
-def test_any_text_may_be_the_value_of_a_partition(spark: SparkSession, tmp_path: Path) -> None:
+def test_any_text_may_be_value_of_partition(spark: SparkSession, tmp_path: Path) -> None:
     lake = LakeDirectory(tmp_path)
     customers = ["x" * 300, "a/b=c", "NUL: \0", "é"]
     bodies = [
@@ -313,7 +311,7 @@ def test_any_text_may_be_the_value_of_a_partition(spark: SparkSession, tmp_path:
     assert written_customers == sorted((customer,) for customer in customers)
 
 
-def test_counts_when_the_journal_is_read_again_for_another_table(
+def test_counts_when_journal_is_read_again_for_another_table(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = LakeDirectory(tmp_path)
@@ -357,7 +355,7 @@ def test_relocated_message_is_counted_once(
 
 
 @pytest.mark.parametrize("key", [(), ("id",)])
-def test_removed_table_is_written_again_from_the_first_batch(
+def test_removed_table_is_written_again_from_first_batch(
     spark: SparkSession, tmp_path: Path, key: tuple[str, ...]
 ) -> None:
     lake = LakeDirectory(tmp_path)

@@ -30,7 +30,7 @@ def test_complete_definition_is_accepted(spark: SparkSession) -> None:
     check(spark, parse_definition(COMPLETE))
 
 
-def test_columns_of_a_json_schema_are_accepted(spark: SparkSession, tmp_path: Path) -> None:
+def test_columns_of_json_schema_are_accepted(spark: SparkSession, tmp_path: Path) -> None:
     schema = '{"properties": {"id": {"type": "integer"}, "a`b": {"type": "string"}}}'
     (tmp_path / "orders.json").write_text(schema)
     text = '[[table]]\nname = "orders"\ndestination = "orders"\nschema_file = "orders.json"\n'
@@ -96,7 +96,7 @@ def test_partitions_are_of_no_binary_column(spark: SparkSession) -> None:
     assert problem.startswith("pipeline.toml:1: table 'a': partition_by 'id' is BINARY")
 
 
-def test_table_with_a_key_has_no_backtick_in_the_name_of_a_column(spark: SparkSession) -> None:
+def test_table_with_key_has_no_backtick_in_name_of_column(spark: SparkSession) -> None:
     text = '[[table]]\nname = "a"\ndestination = "a"\nschema = "id INT, `a``b` INT"\n'
     check(spark, parse_definition(text))
     (problem,) = problems(spark, text + 'key = ["id"]\n')
@@ -232,7 +232,7 @@ def test_incremental_query_without_groups(spark: SparkSession) -> None:
     assert problem.startswith("pipeline.toml:5: gold table 'n': an incremental query has GROUP BY")
 
 
-def test_query_over_other_tables_of_the_lake_is_checked_when_it_is_refreshed(
+def test_query_over_other_tables_of_lake_is_checked_when_it_is_refreshed(
     spark: SparkSession,
 ) -> None:
     gold = '[[gold]]\nname = "x"\nsql = "SELECT * FROM silver.messages"\n'
