@@ -19,7 +19,8 @@ MAX_PATTERN: Final = 256
 MAX_USER: Final = 64
 """Longest user name that is not the subject of a certificate, in characters."""
 
-_USER: Final = re.compile(r"[\w.@-]{1,64}\Z")
+_USER: Final = re.compile(r"(?!\.{1,2}\Z)[\w.@-]{1,64}\Z")
+"""Not `.` or `..`, which browsers and HTTP clients remove from paths."""
 _SUBJECT: Final = re.compile(r"[A-Za-z0-9.-]{1,64}=[^\0-\x1f\x7f:]{1,191}\Z")
 _MAX_CACHED: Final = 1024
 
