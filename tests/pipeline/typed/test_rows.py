@@ -228,8 +228,8 @@ def test_csv(spark: SparkSession) -> None:
         b"1,,": None,
         b"x,2.5,a": "id: x is not of type BIGINT",
         b"1,99999999999,a": "amount: 99999999999 is not of type DECIMAL(10,2)",
-        b"1,2.5": "the body has not 3 fields",
-        b"1,2.5,a,b": "the body has not 3 fields",
+        b"1,2.5": "the body does not have 3 fields",
+        b"1,2.5,a,b": "the body does not have 3 fields",
         b"1,2.5,a\n2,3.5,b": "the body has more than one line",
         b'1,2.5,"a': "a quote is not closed",
         b"": "the body is empty",
@@ -255,10 +255,10 @@ def test_csv_record_with_more_fields_than_spark_can_parse(spark: SparkSession) -
     """One such message would end the pipeline, whenever it starts."""
     commas = b"," * 20_480
     expected = {
-        b"1,2.5," + commas: "the body has not 3 fields",
-        b'1,2.5,a"' + commas + b'"': "the body has not 3 fields",
+        b"1,2.5," + commas: "the body does not have 3 fields",
+        b'1,2.5,a"' + commas + b'"': "the body does not have 3 fields",
         b'1,2.5,"' + commas + b'"': None,
-        b'1,2.5,"' + commas + b'",' + commas: "the body has not 3 fields",
+        b'1,2.5,"' + commas + b'",' + commas: "the body does not have 3 fields",
     }
     actual = reasons(spark, [*expected], table(format=Format.CSV), "text")
     assert [*expected.values()] == actual

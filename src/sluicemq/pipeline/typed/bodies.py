@@ -243,7 +243,7 @@ def _parse_json(
 
 def _parse_csv(frame: DataFrame, columns: t.StructType) -> DataFrame:
     """Parse bodies of one CSV record each."""
-    wrong_count = f"the body has not {len(columns)} fields"
+    wrong_count = f"the body does not have {len(columns)} fields"
     # before the text is changed, which decodes it
     utf8 = f.when(~f.is_valid_utf8("_text"), f.lit(_NOT_UTF8))
     many = f.when(f.expr(TOO_MANY_FIELDS), f.lit(wrong_count))

@@ -59,7 +59,7 @@ _OPTIONS: Final = {
 
 @dataclass(frozen=True)
 class InferredSchema:
-    """InferredSchema schema.
+    """Inferred schema.
 
     sampled   messages that were read
     readable  those of them that are of the format
