@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import urllib.request
 
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
@@ -48,6 +49,24 @@ def test_clients_see_the_slots_of_others(start: Start) -> None:
         for method in ("GET", "DELETE"):
             response = second.request(method, "/journal/slots/b")
             assert (response.status, response.code) == (404, "slot-not-found")
+
+
+def test_damaged_slot_is_reported_and_affects_no_other(start: Start) -> None:
+    broker = start(HTTP)
+    with Client(broker.port("http")) as client:
+        assert put_slot(client, "a", 1)[0] == put_slot(client, "b", 2)[0] == 200
+        (directory(broker) / "slots" / "a.json").write_text("{")
+        for method, path in (("GET", ""), ("GET", "/a"), ("PUT", "/a")):
+            response = client.request(method, f"/journal/slots{path}", b'{"position": 3}')
+            assert (response.status, response.code) == (500, "slot-damaged")
+            assert "a.json is not a slot file" in response.json()["detail"]
+        assert put_slot(client, "b", 3)[0] == put_slot(client, "c", 1)[0] == 200
+        with urllib.request.urlopen(f"http://127.0.0.1:{broker.port('http')}/metrics") as metrics:
+            exposition = metrics.read().decode()
+        assert 'slot="b"' in exposition
+        assert 'slot="a"' not in exposition
+        assert client.request("DELETE", "/journal/slots/a").status == 204
+        assert client.get("/journal/slots").json()["total"] == 2
 
 
 def test_slot_has_one_holder_at_a_time(start: Start) -> None:

@@ -138,7 +138,7 @@ class HttpFixture:
         if self.users_file.read_bytes() != self.database:
             self.users_file.write_bytes(self.database)
         for slot in self.journal.slots.list():
-            self.journal.slots.drop(slot)
+            self.journal.slots.delete(slot)
         self.journal.slots.create(SLOT, 0, None)
         self.connections.closed.clear()
         self.connections.attached.clear()

@@ -211,7 +211,7 @@ def test_slot_of_a_killed_backup_is_listed_as_expired(run: Run, broker: RunningB
     for command in (["slots", *broker.location], ["journal", "slots", str(broker.data_dir)]):
         (line,) = [line for line in run(*command).out.splitlines() if line.startswith("killed")]
         assert line.split()[-1] == "expired"
-    slots.drop("killed")
+    slots.delete("killed")
 
 
 def test_compact_keeps_live_records(run: Run, data_dir: Path) -> None:

@@ -318,7 +318,7 @@ def test_segments_whose_removal_was_due_before_backup_may_vanish(
     journal.sync()
     may_continue = threading.Event()
     journal._writer.defer(lambda: may_continue.wait(10), ignore)
-    journal.slots.drop("reader")
+    journal.slots.delete("reader")
     journal._compactor.remove_finished()
     plan = backup_module._plan
     count = len(segments_of(tmp_path / "journal"))
@@ -359,7 +359,7 @@ def test_dropped_slot_ends_backup(tmp_path: Path, journal: FileJournal) -> None:
 
     def on_progress(progress: CopyProgress) -> None:
         for name in slots.list():
-            slots.drop(name)
+            slots.delete(name)
 
     with pytest.raises(JournalError, match="repeat it"):
         back_up(tmp_path, on_progress=on_progress)

@@ -226,7 +226,7 @@ def test_segments_held_by_slot_at_restart_are_removed_afterwards(
     write_completed_segments(journal, 10)
     journal = restart(journal, tmp_path)
     assert len(segments_of(tmp_path)) > 9
-    journal.slots.drop("reader")
+    journal.slots.delete("reader")
     write_completed_segments(journal, 3)
     assert len(segments_of(tmp_path)) <= 3
     journal.close()
@@ -281,7 +281,7 @@ def test_slot_changed_before_its_loss_is_lost_only_with_gap(
     journal._compactor.remove_finished()
     journal.slots._write(path, slot)
     if change == "is new":
-        journal.slots.drop("reader")
+        journal.slots.delete("reader")
         journal.slots.create("reader")
     else:
         journal.slots.advance("reader", journal.durable if "everything" in change else 5)
@@ -375,6 +375,22 @@ def idle_journal(tmp_path: Path, warnings: list[str]) -> FileJournal:
     file_journal.slots.create("reader", 0)
     write_completed_segments(file_journal, 5)
     return file_journal
+
+
+def test_damaged_slot_keeps_all_segments_and_is_reported_once(
+    idle_journal: FileJournal, tmp_path: Path, warnings: list[str]
+) -> None:
+    idle_journal.slots.delete("reader")
+    damaged_file = tmp_path / "slots" / "other.json"
+    damaged_file.write_text("{")
+    write_completed_segments(idle_journal, 3)
+    write_completed_segments(idle_journal, 3)
+    assert len(segments_of(tmp_path)) > 8
+    [warning] = warnings
+    assert f"no segment is removed: {damaged_file} is not a slot file" in warning
+    idle_journal.slots.delete("other")
+    write_completed_segments(idle_journal, 3)
+    assert len(segments_of(tmp_path)) <= 3
 
 
 def test_slot_without_reader_is_lost_after_warning(

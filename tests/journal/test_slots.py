@@ -12,7 +12,7 @@ from sluicemq.journal import Slots
 from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
 
-def test_slot_is_created_advanced_listed_and_dropped(tmp_path: Path) -> None:
+def test_slot_is_created_advanced_listed_and_deleted(tmp_path: Path) -> None:
     slots = Slots(tmp_path, 77)
     assert slots.list() == {}
     slots.create("spark", 5)
@@ -23,7 +23,7 @@ def test_slot_is_created_advanced_listed_and_dropped(tmp_path: Path) -> None:
         "spark": 9,
     }
     assert slots.get("spark").limit_bytes == 77
-    slots.drop("audit")
+    slots.delete("audit")
     assert list(slots.list()) == ["spark"]
 
 
@@ -49,7 +49,7 @@ def test_invalid_operations_name_slot(tmp_path: Path) -> None:
     with pytest.raises(RecordNotFound):
         slots.advance("missing", 1)
     with pytest.raises(RecordNotFound):
-        slots.drop("missing")
+        slots.delete("missing")
     slots.mark_lost("a", slots.get("a"))
     with pytest.raises(JournalError, match="lost"):
         slots.advance("a", 11)
@@ -59,8 +59,12 @@ def test_invalid_slot_file_is_reported_with_its_path(tmp_path: Path) -> None:
     slots = Slots(tmp_path)
     slots.create("a")
     (tmp_path / "slots" / "a.json").write_text("{")
+    slots.create("b")
     with pytest.raises(JournalDamaged, match=r"a\.json"):
         slots.list()
+    readable, [error] = slots.readable()
+    assert list(readable) == ["b"]
+    assert "a.json is not a slot file" in str(error)
 
 
 def test_slower_reader_does_not_move_slot_back(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ class JournalService:
     @handles(DELETE_SLOT)
     async def delete_slot(self, call: Call, parameters: NamePath) -> None:
         """DELETE /journal/slots/{name}"""
-        await self._run_in_thread(self._slots.drop, _name(call))
+        await self._run_in_thread(self._slots.delete, _name(call))
 
     async def _slot_view(self, name: str, slot: Slot) -> SlotView:
         journal = require_file_journal(self._journal)
@@ -220,6 +220,8 @@ class JournalService:
                 return await asyncio.to_thread(function, *arguments)
             except RecordNotFound as error:
                 raise ApiError(404, "slot-not-found", str(error)) from None
+            except JournalDamaged as error:
+                raise ApiError(500, "slot-damaged", str(error)) from None
 
     async def _extents(self, journal: FileJournal) -> tuple[DurableEnd, list[Extent]]:
         """Return the readable parts of the segments, in ascending order."""
@@ -325,7 +327,7 @@ def _create_or_advance(slots: Slots, name: str, requested: SlotRequest) -> tuple
     try:
         slot = slots.get(name)
     except RecordNotFound:
-        if len(slots.list()) >= MAX_SLOTS:
+        if len(slots.readable()[0]) >= MAX_SLOTS:
             raise ApiError(
                 409,
                 "too-many-slots",

@@ -162,7 +162,7 @@ def _on_disk(
 ) -> tuple[os.statvfs_result, dict[str, Slot], dict[str, int], dict[str, int]]:
     """Return the file system's room, the slots, for how many ms each has been idle, and the number
     of records that its reader has not processed."""
-    slots = journal.slots.list()
+    slots, _ = journal.slots.readable()
     now = now_ms()
     idle = {}
     lags = {}

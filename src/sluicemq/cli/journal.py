@@ -203,7 +203,7 @@ def slots(
             int(quantity("--limit", limit, Unit.BYTES)) if limit else DEFAULT_SLOT_LIMIT,
         )
     elif delete is not None:
-        store.drop(delete)
+        store.delete(delete)
     slots_by_name = store.list()
     result = list_result(slots_by_name.items(), _SLOTS, "There are no slots.")
     print_result(result._replace(document=slots_by_name), as_json)

@@ -269,7 +269,7 @@ def create(
     earlier_files = _files_of_backup(identity, previous) if previous is not None else {}
     slots = Slots(journal, NO_LIMIT)
     name = f"{SLOT_PREFIX}{os.getpid()}-{token_hex(4)}"
-    _drop_expired(slots)
+    _delete_expired(slots)
     _create_target(target)
     slots.create(name, 0, NO_LIMIT, LEASE_MS)
     try:
@@ -300,12 +300,12 @@ def create(
         slots.renew(name, LEASE_MS)  # success proves that the slot kept all segments until now
     except RecordNotFound:
         raise JournalError(
-            f"the slot {name} that retained the segments is gone: a client has dropped it, or the "
+            f"the slot {name} that retained the segments is gone: a client has deleted it, or the "
             "clock was set. Only this backup is affected; repeat it"
         ) from None
     finally:
         with suppress(RecordNotFound):
-            slots.drop(name)
+            slots.delete(name)
     manifest = Manifest(
         release=__version__,
         created=now_ms(),
@@ -338,11 +338,11 @@ def _files_of_backup(identity: bytes, previous: Path) -> dict[str, File]:
     return {file.path: file for file in manifest.files}
 
 
-def _drop_expired(slots: Slots) -> None:
-    """Drop expired slots of killed backups; without a running broker they would remain."""
-    for name in slots.list():
+def _delete_expired(slots: Slots) -> None:
+    """Delete expired slots of killed backups; without a running broker they would remain."""
+    for name in slots.readable()[0]:
         if name.startswith(SLOT_PREFIX):
-            slots.drop_expired(name)
+            slots.delete_expired(name)
 
 
 def _create_target(target: Path) -> None:

@@ -71,6 +71,7 @@ class Compactor:
         "_pending_moves",
         "_position",
         "_relocate",
+        "_reported_damage",
         "_slots",
         "_space",
         "_warned_slots",
@@ -102,6 +103,7 @@ class Compactor:
         self._on_failure = on_failure
         self._on_warning = on_warning
         self._warned_slots: set[str] = set()
+        self._reported_damage = ""
         """Idle slots about which a warning was issued."""
         self._capture: Capture | None = None
         self._pending_moves: deque[tuple[LiveSegment, list[int]]] = deque()
@@ -205,8 +207,11 @@ class Compactor:
         idle_names: set[str] = set()
         try:
             slots = self._slots.list()
-        except JournalDamaged:
+        except JournalDamaged as error:
             candidates, slots = [], {}  # an unreadable slot may need every segment
+            if str(error) != self._reported_damage:
+                self._reported_damage = str(error)
+                self._on_warning(f"no segment is removed: {error}")
         held_segments: set[LiveSegment] = set()
         for name, slot in slots.items():
             if slot.is_expired(now):
@@ -275,7 +280,7 @@ class Compactor:
             lost for lost in lost_slots if not self._mark_slot_lost(lost, removed, wait=False)
         ]
         for name in expired_slots:
-            self._slots.drop_expired(name)
+            self._slots.delete_expired(name)
         for segment in segments:
             segment_path(self._directory, segment.first).unlink(missing_ok=True)
         for lost in unmarked_slots:  # the removed segments have freed space

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -119,7 +120,7 @@ class Slots:
             return msgspec.structs.replace(slot, limit_bytes=limit_bytes)
         except msgspec.MsgspecError as error:
             raise JournalDamaged(
-                f"{path} is not a slot file: {error}. Drop the slot or restore the file."
+                f"{path} is not a slot file: {error}. Delete the slot, or restore the file."
             ) from error
 
     def get(self, name: str) -> Slot:
@@ -132,7 +133,15 @@ class Slots:
 
     def list(self) -> dict[str, Slot]:
         """Return all slots by name. Raises JournalDamaged."""
+        slots, errors = self.readable()
+        for error in errors:
+            raise error
+        return slots
+
+    def readable(self) -> tuple[dict[str, Slot], Sequence[JournalDamaged]]:
+        """Return the slots that can be read, by name, and the errors of the others."""
         slots = {}
+        errors = []
         if self._directory.is_dir():
             for path in sorted(self._directory.iterdir()):
                 name = path.name.removesuffix(_SUFFIX)
@@ -140,8 +149,10 @@ class Slots:
                     try:
                         slots[name] = self._read(path)
                     except FileNotFoundError:
-                        continue  # dropped by another process
-        return slots
+                        continue  # deleted by another process
+                    except JournalDamaged as error:
+                        errors.append(error)
+        return slots, errors
 
     def create(
         self, name: str, position: int = 0, limit_bytes: int | None = None, lease: int = 0
@@ -253,12 +264,12 @@ class Slots:
                 slot = msgspec.structs.replace(slot, lost=True, abandoned=abandoned)
                 self._write(self._path(name), slot)
 
-    def drop(self, name: str) -> None:
+    def delete(self, name: str) -> None:
         """Delete the slot. Raises RecordNotFound."""
         with self._lock():
             self._delete(name)
 
-    def drop_expired(self, name: str) -> None:
+    def delete_expired(self, name: str) -> None:
         """Delete the slot if its lease has expired, unless a client has renewed or claimed it."""
         with self._lock(), suppress(RecordNotFound, JournalDamaged):
             if self.get(name).is_expired(now_ms()):

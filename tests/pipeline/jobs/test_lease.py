@@ -90,7 +90,7 @@ def test_lease_is_renewed_and_its_loss_stops_writer(
             ((name, first),) = slots.list().items()
             wait_until(lambda: slots.get(name).until > first.until + 300)
             assert not stop.is_set()
-            slots.drop(name)
+            slots.delete(name)
             slots.claim(name, "another", 0, 60_000)
             assert stop.wait(10)
 

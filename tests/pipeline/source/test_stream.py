@@ -387,7 +387,7 @@ def test_lost_slot_is_reported(
     stream = stream_of(tmp_path, slot="lake", failondataloss=strict)
     start = stream.initialOffset()
     if strict == "true":
-        with pytest.raises(JournalError, match=r"slot lake protects nothing.*Drop the slot"):
+        with pytest.raises(JournalError, match=r"slot lake protects nothing.*Delete the slot"):
             stream.latestOffset(start, ALL)
     else:
         with caplog.at_level(logging.WARNING):

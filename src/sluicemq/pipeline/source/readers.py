@@ -242,7 +242,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         try:
             self._storage.advance_slot(slot, position)
         except RecordNotFound:
-            self._report_lost_slot("the slot has been dropped")
+            self._report_lost_slot("the slot has been deleted")
         except JournalError as error:
             self._report_lost_slot(str(error))
         except ClientError as error:
@@ -255,8 +255,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._reading.report(
             JournalError(
                 f"the slot {self._options.slot} protects nothing any more: {reason}. Segments that "
-                "this query has not read may have been removed. Drop the slot; the query creates a "
-                "new one when it starts. If the query then reports removed records, follow that "
+                "this query has not read may have been removed. Delete the slot; the query creates "
+                "a new one when it starts. If the query then reports removed records, follow that "
                 "message."
             )
         )
