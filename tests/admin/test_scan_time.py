@@ -57,6 +57,13 @@ SCANS = {
     "move by selector": action("move", selector="JMSPriority = 4", target=TARGET),
     "copy all": action("copy", all=True, target=TARGET),
     "move delayed": action("move", all=True, state="scheduled", target=TARGET),
+    "delete first delayed": Scan(
+        "POST",
+        f"{MESSAGE_PATH}/actions",
+        {"action": "delete", "all": True, "state": "scheduled", "limit": 1},
+        "scheduled",
+        iterations=2,
+    ),
     "reasons of dead letters": Scan("GET", "/dead-letters"),
     "purge": Scan("POST", "/destinations/queue/q/purge", {}, iterations=1),
     "purge unacked": Scan(

@@ -390,7 +390,12 @@ class ActionService(Service):
         if body.cursor:
             _, last, end_sequence = read_cursor(body.cursor)
         scheduled = run.subscription.scheduled
-        for sequence in sorted(number for number in scheduled if last < number <= end_sequence):
+        sequences = [
+            sequence
+            async for sequence in run.slices.iterate(list(scheduled), 16)
+            if last < sequence <= end_sequence
+        ]
+        for sequence in sorted(sequences):
             if run.must_stop():
                 return None if run.refused else encode_cursor(0, last, end_sequence)
             run.scanned += 1
