@@ -183,7 +183,7 @@ def test_charts_have_a_text_summary_and_a_table(
         re.compile(r"Messages per second, since \d\d:\d\d\. publish rate: now \S+, between"),
     )
     assert not flow.get_by_role("table").count()
-    flow.get_by_text("Figures").click()
+    flow.get_by_text("Values").click()
     flow.get_by_role("columnheader").first.wait_for()
     table = flow.get_by_role("table")
     assert table.get_by_role("columnheader").all_inner_texts() == [

@@ -117,7 +117,7 @@ def test_pages_and_buttons_follow_the_permissions(
     assert move.get_attribute("aria-disabled") is None
     assert delete.get_attribute("aria-disabled") == "true"
     page.get_by_label("Selector").fill("TRUE")
-    page.get_by_role("button", name="Select").click()
+    page.get_by_role("button", name="Apply").click()
     expect(delete).not_to_have_attribute("aria-disabled", "true")
     assert not violations(page)
     browser_page.open("audit")

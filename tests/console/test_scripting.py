@@ -158,7 +158,7 @@ def test_input_in_error_messages_is_inserted_as_text(
     browser_page = open_page(console, ("404", "400", "409"))
     page = browser_page.open("queue/orders", "Protocol")
     page.get_by_label("Selector").fill(script_in("selector"))
-    page.get_by_role("button", name="Select").click()
+    page.get_by_role("button", name="Apply").click()
     page.locator("main [role=alert]").first.wait_for()
     expect_no_injected_elements(browser_page)
     browser_page.open("destinations", "orders")

@@ -118,7 +118,7 @@ export async function redeliverMessages(destination, messages, selection) {
     action: `Redeliver ${messages}`,
     submit: (_, signal) => applyAction(destination, "redeliver", selection, signal),
   });
-  if (result) notifyResult("made ready", result);
+  if (result) notifyResult("redelivered", result);
   return result !== null;
 }
 

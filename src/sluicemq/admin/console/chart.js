@@ -61,7 +61,7 @@ export class Chart {
       this.cross,
     );
     this.table = h("div", { class: "chart-figures" });
-    this.details = h("details", null, h("summary", null, "Figures"), this.table);
+    this.details = h("details", null, h("summary", null, "Values"), this.table);
     this.details.addEventListener("toggle", () => this.tabulate());
     const name = uniqueId("chart");
     this.element = h(

@@ -14,7 +14,7 @@ export function messageTable(list) {
     columns: [
       {
         key: "chosen",
-        label: "Choose",
+        label: "Select",
         hidden: true,
         fingerprint: ({ id }) => `${id} ${list.selected.has(id)}`,
         show: ({ id }) => checkbox(list, id),
@@ -62,7 +62,7 @@ function hrefOf(destination, { id, subscription }) {
 }
 
 function checkbox(list, id) {
-  const control = h("input", { type: "checkbox", "aria-label": `Choose message ${id}` });
+  const control = h("input", { type: "checkbox", "aria-label": `Select message ${id}` });
   control.checked = list.selected.has(id);
   control.addEventListener("change", () => {
     if (control.checked) list.selected.add(id);

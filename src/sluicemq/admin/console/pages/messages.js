@@ -80,7 +80,7 @@ class Messages {
           placeholder: "color = 'red' AND JMSPriority > 4",
         }),
       ),
-      h("button", { type: "submit" }, "Select"),
+      h("button", { type: "submit" }, "Apply"),
     );
     form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -101,7 +101,7 @@ class Messages {
     ]);
     if (!options.some(([name]) => name === this.subscription)) this.subscription = "";
     // a topic without subscriptions may retain messages for the first one
-    if (!options.length) options.push(["", "none yet"]);
+    if (!options.length) options.push(["", "no subscriptions"]);
     else if (!this.subscription) [[this.subscription]] = options;
     replaceContent(
       this.chooser,
@@ -264,7 +264,7 @@ class Messages {
   tools() {
     const amount = this.selected.size ? `${count(this.selected.size)}` : "all";
     const emptyReason = !this.items.length && "the list is empty";
-    const unackedReason = this.state === "unacked" && !this.selected.size && "choose messages first";
+    const unackedReason = this.state === "unacked" && !this.selected.size && "select messages first";
     const consumeReason = session.denialReason("consume", this.destination.name);
     const browseReason = session.denialReason("browse", this.destination.name);
     const deleteReason =
