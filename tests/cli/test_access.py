@@ -30,6 +30,14 @@ def run_as_shop(run: Run, secured_broker: SecuredBroker, monkeypatch: pytest.Mon
     return run
 
 
+def test_list_does_not_deny_destinations_that_the_user_may_not_see(
+    run_as_shop: Run, run: Run, secured_broker: SecuredBroker
+) -> None:
+    assert run("topics", "create", "hidden", *secured_broker.location).code == 0
+    text = "There are no topics on which you have a permission.\n"
+    assert run_as_shop("topics", "--url", secured_broker.url).err == text
+
+
 def test_users_over_the_api_are_those_in_the_file(
     run_as_root: Run, secured_broker: SecuredBroker, tmp_path: Path
 ) -> None:

@@ -273,6 +273,8 @@ def list_destinations(
         return CommandResult([], f"No {word} is like {pattern}.{hint}", Exit.REFUSED)
     name: Column[DestinationItem] = Column("Name", lambda item: name_with_state(item, item.name))
     empty_text = _EMPTY_TEXTS[kind]
+    if api.target.authorization:
+        empty_text = f"There are no {word}s on which you have a permission."
     if temporary is not None:
         empty_text = f"There are no {word}s that are {'' if temporary else 'not '}temporary."
     return list_result(items, (name, *COLUMNS), empty_text)
