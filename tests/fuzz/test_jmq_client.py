@@ -146,6 +146,8 @@ def test_a_damaged_broker(directory: Path, chance: Random, damage: float) -> Non
                     await use(client)
                 finally:
                     await client.close()
+            while not tasks:  # the client may have given up before the connection was accepted
+                await asyncio.sleep(0)
             await asyncio.gather(*filter(None, tasks))
 
     asyncio.run(main())
