@@ -129,10 +129,10 @@ def test_rejected_message_is_an_error(run: Run, broker: RunningBroker, protocol:
     assert run("receive", url, "-n0", "-t0").out == "fits\n"
 
 
-def test_the_log_states_why_a_phpmq_connection_was_closed(
-    run: Run, ask: Run, broker: RunningBroker
+def test_log_states_why_a_phpmq_connection_was_closed(
+    run: Run, run_as_owner: Run, broker: RunningBroker
 ) -> None:
-    assert ask("queues", "create", "small", "max_messages=1").code == 0
+    assert run_as_owner("queues", "create", "small", "max_messages=1").code == 0
     result = run("send", f"{broker.phpmq}?queue=small", "fits", "refused")
     assert result.code == 1
     assert "The broker's log may state the reason." in result.err
