@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.model.access import Operation, Permission
+from sluicemq.model.access import Operation, Permission, is_role_name
 from sluicemq.model.errors import AccessError, ConfigurationError
 from sluicemq.security import records
 from sluicemq.security.records import Database, TokenRecord, UserRecord, UserStore, decode, encode
 
 _numbers = st.integers(0, 2**40)
-_names = st.text("abcÄ-_.@", min_size=1, max_size=8)
+_names = st.text("abcÄ-_.@", min_size=1, max_size=8).filter(is_role_name)
 _permissions = st.lists(
     st.builds(
         Permission,
