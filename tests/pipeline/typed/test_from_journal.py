@@ -139,7 +139,7 @@ def test_error_within_spark_is_reported_without_traceback(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--journal", "x", "--url", "http://h:1"), "give either --journal or --url"),
+        (("--journal", "x", "--url", "http://h:1"), "give either --url or a data directory"),
         (("--url", "http://h:1", "--format", "yaml"), "--format: 'yaml' is none of json, csv"),
     ],
 )
