@@ -21,16 +21,6 @@ from tests.protocols.jmq.test_xa import COMMIT, END, PREPARE, ROLLBACK, START, s
 S = ReportedTransactionState
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
-@pytest.fixture
-def peer(harness: Harness) -> Peer:
-    return harness.connect()
-
-
 def prepare_transaction(peer: Peer, text: str) -> None:
     """Prepare a transaction `x` that sends `text` to `q`."""
     transaction = step(peer, START).properties["JMQTransactionID"]

@@ -27,16 +27,6 @@ from tests.support.sessions import RecordedAccess
 H = PacketType
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
-@pytest.fixture
-def peer(harness: Harness) -> Peer:
-    return harness.connect()
-
-
 def browse(peer: Peer, name: str = "q", **more: object) -> tuple[int, list[bytes]]:
     """Browse a queue; return the consumer id for DELIVER, and the message ids."""
     reply = peer.request(H.BROWSE, {**peer.destination_properties(name), **more}, expect=Status.OK)

@@ -63,16 +63,6 @@ def test_connection_has_at_most_one_client_id(harness: Harness) -> None:
     ids.assign(2, "y", ANNA, shared=False, namespace="")
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
-@pytest.fixture
-def peer(harness: Harness) -> Peer:
-    return harness.connect()
-
-
 def test_client_id_is_set_and_released(harness: Harness, peer: Peer) -> None:
     other = harness.connect()
     assert peer.request_status(SET, {"JMQClientID": "x"}) == Status.OK

@@ -20,11 +20,6 @@ ENDINGS = (H.COMMIT_TRANSACTION, H.ROLLBACK_TRANSACTION)
 ALL_RIGHTS = "*: produce consume browse"
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 def connect(harness: Harness, name: str = "", *permissions: str, client_id: str = "") -> Peer:
     """Connect as a user; without a name, as to a broker without users."""
     access = RecordedAccess(*permissions, name=name) if name else Access(EVERYBODY)

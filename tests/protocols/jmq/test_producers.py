@@ -21,16 +21,6 @@ from tests.support.sessions import RecordedAccess
 H = PacketType
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
-@pytest.fixture
-def peer(harness: Harness) -> Peer:
-    return harness.connect()
-
-
 def produce(peer: Peer, name: str, topic: bool = False) -> int:
     reply = peer.request(H.ADD_PRODUCER, peer.destination_properties(name, topic), expect=Status.OK)
     number = reply.properties["JMQProducerID"]

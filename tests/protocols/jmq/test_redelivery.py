@@ -20,16 +20,6 @@ from tests.protocols.jmq.harness import Harness, Peer, blocks
 H = PacketType
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
-@pytest.fixture
-def peer(harness: Harness) -> Peer:
-    return harness.connect()
-
-
 def delivery_counts(peer: Peer) -> list[int]:
     """Return the delivery counts of the messages received."""
     return [packet.variable.delivery_count for packet in peer.delivered()]

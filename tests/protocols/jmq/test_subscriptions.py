@@ -21,11 +21,6 @@ from tests.support.sessions import RecordedAccess
 H = PacketType
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 def subscribe(peer: Peer, topic: str, size: int = 1000, **options: Any) -> int:
     return peer.consume(topic, peer.create_session(), topic=True, size=size, **options)
 

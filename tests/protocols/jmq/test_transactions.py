@@ -21,16 +21,6 @@ from tests.support.sessions import RecordedAccess
 H = PacketType
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
-@pytest.fixture
-def peer(harness: Harness) -> Peer:
-    return harness.connect()
-
-
 def id_property(transaction: int) -> dict[str, object]:
     return {"JMQTransactionID": Long(transaction)}
 

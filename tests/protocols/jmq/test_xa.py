@@ -37,16 +37,6 @@ PREPARE, COMMIT, ROLLBACK = (
 )
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
-@pytest.fixture
-def peer(harness: Harness) -> Peer:
-    return harness.connect()
-
-
 def step(
     peer: Peer, kind: PacketType, name: str = "x", flags: int = 0, bits: int = 0, **more: object
 ) -> Packet:

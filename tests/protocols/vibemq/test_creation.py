@@ -32,11 +32,6 @@ VIBEMQ = DestinationSettings(
 """The settings of a queue created by use without options."""
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 def settings_by_use(
     defaults: dict[str, Any],
     options: SessionOptions | None = None,

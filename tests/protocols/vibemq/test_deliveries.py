@@ -18,11 +18,6 @@ from tests.protocols.vibemq.harness import Harness, Peer
 SECONDS = 1000
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 def windowed(harness: Harness, window: int) -> Peer:
     return harness.connect(SessionOptions(window=window))
 

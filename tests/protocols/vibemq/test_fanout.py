@@ -9,11 +9,6 @@ from sluicemq.protocols.vibemq.connection import SessionOptions
 from tests.protocols.vibemq.harness import Harness, Peer
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 def fan_out(harness: Harness, **options: object) -> Peer:
     """Create the fan-out queue `f`, and return its publisher."""
     publisher = harness.connect()

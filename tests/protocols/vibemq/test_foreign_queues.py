@@ -38,11 +38,6 @@ QUEUE = Address(Kind.QUEUE, "q")
 DEFAULTS = queues.QueueOptions().written
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 class ForeignConsumer:
     """A consumer of another protocol."""
 

@@ -25,11 +25,6 @@ NOISE = b'"%b"' % random.Random(1).randbytes(1_500_000).hex().encode()[:2_500_00
 """JSON that no compression brings below a megabyte."""
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 def compressed_publish(
     payload: bytes, identity: str = "m", algorithm: Compression = Compression.BROTLI
 ) -> bytes:

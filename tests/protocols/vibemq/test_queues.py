@@ -25,11 +25,6 @@ EVERYTHING = {
 }
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 # --- options ---------------------------------------------------------------------------------
 
 

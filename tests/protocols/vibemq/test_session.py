@@ -55,11 +55,6 @@ class Authenticator:
         self.refused.append(operation)
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 def harness_with_access(access: Access) -> Harness:
     return Harness(access=access)
 

@@ -15,11 +15,6 @@ from tests.protocols.vibemq.harness import Harness, Peer
 SECOND = 1000
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 class NetClient:
     """A client that handles its frames in order, each for some seconds.
 

@@ -27,11 +27,6 @@ LONGEST_MS = 922_337_203_685_478
 """10675199.02:48:05.4775807, rounded up."""
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 def ttl(milliseconds: int) -> dict[str, object]:
     return {"message_ttl": milliseconds}
 
