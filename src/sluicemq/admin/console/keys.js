@@ -40,7 +40,7 @@ function isTyping(target) {
 export function enableShortcuts(actions) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
-    if (isTyping(event.target) || document.querySelector("dialog") || !isEnabled()) return;
+    if (isTyping(event.target) || document.querySelector("dialog[open]") || !isEnabled()) return;
     const hasPrefix = Date.now() - prefixPressedAt < SEQUENCE_MS;
     prefixPressedAt = 0;
     if (hasPrefix) {
