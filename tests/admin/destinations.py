@@ -50,7 +50,5 @@ def unacked_numbers(consumer: Consumer) -> list[int]:
 
 def queued_bodies(broker: Broker, name: str = "q", kind: Kind = Kind.QUEUE) -> list[str]:
     """Return the bodies of ready messages in queue order, then those of scheduled messages."""
-    destination = broker.destinations[Address(kind, name)]
-    return [
-        broker.core.read(record).body.decode() for record in destination.queue.browse(unacked=False)
-    ]
+    deliveries = broker.destinations[Address(kind, name)].queue.browse()
+    return [broker.core.read(d).body.decode() for d in deliveries if d.ready or d.scheduled]

@@ -733,9 +733,7 @@ class ModelComparison:
         deliveries = list(subscription.browse())
         by_sequence = {delivery.sequence: delivery for delivery in deliveries}
         assert len(by_sequence) == len(deliveries), f"{model_subscription} contains a message twice"
-        entries = [
-            e for e in model_subscription.entries if not isinstance(e.holder, model.Transaction)
-        ]
+        entries = model_subscription.entries
         self.learn_positions(entries, deliveries)
         assert sorted(by_sequence) == sorted(e.sequence for e in entries), (
             f"messages of {model_subscription}"
@@ -753,9 +751,10 @@ class ModelComparison:
                 if getattr(e.holder, "subscription", None) is model_subscription
             ]
             assert set(consumer.unacked) <= set(unacked_sequences)
-        pending_sequences = [
-            d.sequence for d in subscription.browse(unacked=False) if d.state == READY
-        ]
+        assert set(subscription.acked_in_transactions) == {
+            e.sequence for e in entries if isinstance(e.holder, model.Transaction)
+        }
+        pending_sequences = [d.sequence for d in subscription.cursor()]
         assert pending_sequences == [
             e.sequence for e in sorted(model_subscription.ready(), key=lambda e: e.queue_order)
         ]

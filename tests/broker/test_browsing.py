@@ -39,15 +39,17 @@ def test_browse_omits_ended_and_scheduled_messages() -> None:
     assert [sequence for sequence, _ in browsed(fixture, reader.consumer.subscription)] == [ready]
 
 
-def test_browse_omits_messages_acked_in_transaction() -> None:
+def test_browse_lists_messages_acked_in_transaction_until_its_commit() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue)
     a, b = fixture.send(queue, "a", "b")
     transaction = fixture.broker.transactions.begin()
     fixture.broker.transactions.acknowledge(transaction, reader.consumer, a)
-    assert [sequence for sequence, _ in browsed(fixture, queue.queue)] == [b]
+    assert [sequence for sequence, _ in browsed(fixture, queue.queue)] == [a, b]
     fixture.broker.retire(reader.consumer, [b])
+    assert [sequence for sequence, _ in browsed(fixture, queue.queue)] == [a, b]
+    fixture.broker.transactions.commit(transaction)
     assert [sequence for sequence, _ in browsed(fixture, queue.queue)] == [b]
 
 

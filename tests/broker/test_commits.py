@@ -42,7 +42,7 @@ def ready_bodies(broker: Broker, address: Address = QUEUE) -> list[bytes]:
     destination = broker.destinations.find(address)
     if destination is None:
         return []
-    return [broker.core.read(delivery).body for delivery in destination.queue.browse(unacked=False)]
+    return [broker.core.read(delivery).body for delivery in destination.queue.cursor()]
 
 
 def numbered_bodies(count: int) -> list[bytes]:

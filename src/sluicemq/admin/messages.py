@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import islice
 from math import inf, isfinite
 from time import perf_counter
@@ -35,7 +35,6 @@ from sluicemq.broker import (
     Destination,
     Selector,
     Subscription,
-    is_unacked,
 )
 from sluicemq.management.destinations import AddressView
 from sluicemq.management.messages import (
@@ -303,9 +302,10 @@ class MessageService(Service):
     ) -> list[Delivery]:
         """Return up to `count` unacked or scheduled messages from `offset` on. The pending queue
         does not contain them, so that a position is an offset."""
+        deliveries: Iterable[Delivery] = subscription.scheduled.values()
         if state == "unacked":
-            return self._broker.operations.unacked_page(subscription, offset, count)
-        return list(islice(subscription.scheduled.values(), offset, offset + count))
+            deliveries = subscription.unacked_deliveries
+        return list(islice(deliveries, offset, offset + count))
 
     def _item(
         self, delivery: Delivery, state: MessageState, position: int | None, body: bool
@@ -438,7 +438,8 @@ def state_of(delivery: Delivery) -> MessageState:
 def _holder(delivery: Delivery, state: MessageState) -> Literal["consumer", "transaction"] | None:
     if state != "unacked":
         return None
-    return "consumer" if is_unacked(delivery) else "transaction"
+    in_transaction = delivery.sequence in delivery.subscription.acked_in_transactions
+    return "transaction" if in_transaction else "consumer"
 
 
 def message_item(

@@ -10,7 +10,7 @@ from sluicemq.broker.batches import BatchAnswer
 from sluicemq.broker.broker import Broker
 from sluicemq.broker.codec import BatchPart, describe
 from sluicemq.broker.dead_letters import DeadLetterPolicy
-from sluicemq.broker.operations import is_unacked, scan
+from sluicemq.broker.operations import scan
 from sluicemq.broker.pending.cursor import NO_END, Cursor
 from sluicemq.broker.pending.entry import queue_order
 from sluicemq.broker.recovery import OfflineImport, recover, snapshot
@@ -74,7 +74,6 @@ __all__ = [
     "Window",
     "compile_selector",
     "describe",
-    "is_unacked",
     "known_selector",
     "queue_order",
     "recover",

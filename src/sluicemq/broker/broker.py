@@ -107,9 +107,7 @@ class Broker:
             self.core, self.destinations, self.publisher, self.group_commit
         )
         self.batches = Batches(self.core, self.destinations, self.publisher)
-        self.operations = Operations(
-            self.core, self.destinations, self.publisher, self.transactions
-        )
+        self.operations = Operations(self.core, self.destinations, self.publisher)
         self.depth_sampler = DepthSampler(self.core, self.destinations)
         self.traffic: dict[str, Traffic] = {}
         """Traffic by protocol, for protocols that have had clients."""

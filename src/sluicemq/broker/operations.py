@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from typing import Final
 
 from sluicemq.broker.destinations import Destinations
@@ -38,7 +38,6 @@ from sluicemq.broker.subscription import (
     remove_waiting,
     withdraw,
 )
-from sluicemq.broker.transaction import Transactions
 from sluicemq.journal.format import Cause
 from sluicemq.journal.space import ignore
 from sluicemq.model.dead_letters import DeadLetterOrigin, without_dead_letter_properties
@@ -69,10 +68,7 @@ def scan(subscription: Subscription) -> Iterator[tuple[int, Delivery | None] | N
     """
     core = subscription.core
     cursor = subscription.cursor(core.journal.next_sequence())
-    unacked: deque[Delivery] = deque()
-    for consumer in subscription.all_consumers:
-        unacked.extend(consumer.unacked.values())
-    unacked = deque(sorted(unacked, key=queue_order))
+    unacked = deque(sorted(subscription.unacked_deliveries, key=queue_order))
     while cursor.priority >= 0 or unacked:
         deliveries: list[Delivery] = []
         if cursor.priority >= 0:
@@ -109,12 +105,6 @@ SLICE: Final = 200
 Slice = tuple["Subscription", list[Delivery]]
 
 
-def is_unacked(delivery: Delivery) -> bool:
-    """Return whether a consumer holds the delivery outside of a transaction."""
-    consumer = delivery.consumer
-    return consumer is not None and delivery.sequence in consumer.unacked
-
-
 class Operations:
     """Operations of administrators on the messages of a broker."""
 
@@ -123,12 +113,10 @@ class Operations:
         core: Core,
         destinations: Destinations,
         publisher: Publisher,
-        transactions: Transactions,
     ) -> None:
         self._core = core
         self._destinations = destinations
         self._publisher = publisher
-        self._transactions = transactions
 
     def find(self, subscription: Subscription, sequence: int) -> Delivery | None:
         """Return the delivery of a message, ready, scheduled, unacked or in a transaction, or None.
@@ -149,10 +137,7 @@ class Operations:
             delivery = subscription.all_ready.find(priority, order)
             if delivery is not None and delivery.state == READY and delivery.sequence == sequence:
                 return delivery
-        for delivery in self.acked_in_transactions(subscription):
-            if delivery.sequence == sequence:
-                return delivery
-        return None
+        return subscription.acked_in_transactions.get(sequence)
 
     def refind_ready(self, delivery: Delivery) -> Delivery | None:
         """Return the delivery that a cursor found, unless it has left its place since."""
@@ -160,19 +145,6 @@ class Operations:
         if current is None or current.state != READY or current.sequence != delivery.sequence:
             return None
         return current
-
-    def acked_in_transactions(self, subscription: Subscription) -> Iterator[Delivery]:
-        """Yield the deliveries acknowledged in transactions that have not ended."""
-        for transaction in self._transactions.values():
-            for delivery in transaction.acks:
-                if delivery.subscription is subscription:
-                    yield delivery
-
-    def unacked_page(self, subscription: Subscription, offset: int, count: int) -> list[Delivery]:
-        """Return up to `count` unacked deliveries from `offset` on, by consumer, then by time."""
-        unacked = (consumer.unacked.values() for consumer in subscription.all_consumers)
-        deliveries = chain(chain.from_iterable(unacked), self.acked_in_transactions(subscription))
-        return list(islice(deliveries, offset, offset + count))
 
     def oldest_ready(self, subscriptions: Iterable[Subscription]) -> Delivery | None:
         """Return the ready delivery with the lowest order in these subscriptions, or None."""
@@ -374,14 +346,14 @@ def _slices(subscriptions: Iterable[Subscription], until: int, unacked: bool) ->
                     [
                         e
                         for e in part
-                        if e.consumer is consumer and is_unacked(e) and e.sequence <= until
+                        if consumer.unacked.get(e.sequence) is e and e.sequence <= until
                     ],
                 )
 
 
 def _expect_no_transaction(delivery: Delivery) -> None:
     """Raise ActionRefused if a transaction has acknowledged the delivery."""
-    if delivery.state == UNACKED and not is_unacked(delivery):
+    if delivery.sequence in delivery.subscription.acked_in_transactions:
         raise ActionRefused(
             "in-transaction",
             f"a transaction that has not ended has acknowledged message {delivery.sequence}",

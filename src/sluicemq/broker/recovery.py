@@ -81,16 +81,6 @@ def snapshot(broker: Broker) -> bytes:
                     attempts.append(Attempts(subscription.number, counts))
                 if subscription.unacked and broker.core.event_recorder.recording:
                     unacked.setdefault(subscription.number, []).extend(_unacked(subscription))
-    for transaction in broker.transactions.values():
-        for delivery in transaction.acks:
-            number = delivery.subscription.number
-            if delivery.journaled == RECORDED:
-                if number in pending:
-                    pending[number].append(delivery.sequence)
-                if delivery.attempts > 1:
-                    attempts.append(Attempts(number, [(delivery.sequence, delivery.attempts - 1)]))
-                if number in unacked:
-                    unacked[number].append(delivery)
     state = EngineState(
         [
             stored_settings(d, broker.settings.default_destination)
@@ -148,11 +138,8 @@ def _failures(subscription: Subscription) -> Iterator[tuple[int, int]]:
 
 
 def _unacked(subscription: Subscription) -> Iterator[Delivery]:
-    """Yield the unacked deliveries that are journaled."""
-    for consumer in subscription.all_consumers:
-        for delivery in consumer.unacked.values():
-            if delivery.journaled >= SHARED:
-                yield delivery
+    """Return the unacked deliveries that are journaled."""
+    return (d for d in subscription.unacked_deliveries if d.journaled >= SHARED)
 
 
 def recover(broker: Broker, recovery: Recovery) -> int:

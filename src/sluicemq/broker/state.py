@@ -243,10 +243,13 @@ class Subscription:
     closed    True once the subscription is deleted: returned deliveries are dropped, and those
               that still wait are being discarded
     acked     sequences to journal as acknowledged in this iteration
+    acked_in_transactions  UNACKED deliveries that transactions which have not ended have
+              acknowledged, by sequence; no consumer holds them
     """
 
     __slots__ = (
         "acked",
+        "acked_in_transactions",
         "all_ready",
         "closed",
         "consumers",
@@ -304,6 +307,7 @@ class Subscription:
         self.refused: dict[int, tuple[Delivery, str, bool]] = {}
         self.retrying = False
         self.acked: list[int] = []
+        self.acked_in_transactions: dict[int, Delivery] = {}
         self.closed = False
         self.waiting = 0
         self.waiting_bytes = 0
@@ -315,20 +319,20 @@ class Subscription:
         """Return the consumers that may hold a delivery."""
         return [*self.consumers, *self.retired]
 
-    def browse(self, unacked: bool = True) -> Iterator[Delivery]:
+    @property
+    def unacked_deliveries(self) -> Iterator[Delivery]:
+        """Its unacked deliveries, by consumer, then by time; those in transactions are last."""
+        held = [consumer.unacked.values() for consumer in self.all_consumers]
+        return chain(chain.from_iterable(held), self.acked_in_transactions.values())
+
+    def browse(self) -> Iterator[Delivery]:
         """Iterate over the deliveries in queue order: unacked ones in their position, and scheduled
         ones last.
 
         The iterator is read-only and valid until the next change of the subscription.
         """
-        unacked_deliveries: list[Delivery] = []
-        if unacked:
-            for consumer in self.all_consumers:
-                unacked_deliveries.extend(consumer.unacked.values())
-            unacked_deliveries.sort(key=queue_order)
-        return chain(
-            merge(self.cursor(), unacked_deliveries, key=queue_order), self.scheduled.values()
-        )
+        deliveries = sorted(self.unacked_deliveries, key=queue_order)
+        return chain(merge(self.cursor(), deliveries, key=queue_order), self.scheduled.values())
 
     def cursor(
         self, until: int = NO_END, priority: int = PRIORITIES - 1, last: int = 0

@@ -270,6 +270,7 @@ class Transactions:
         if delivery is None:
             return False
         transaction.acks[delivery] = consumer
+        consumer.subscription.acked_in_transactions[sequence] = delivery
         core = self._core
         if core.memory > core.memory_budget and delivery.journaled and delivery.message:
             core.drop_message(delivery)
@@ -298,6 +299,7 @@ class Transactions:
         else:
             requeue_unacked(subscription, [delivery], True)
         del transaction.acks[delivery]
+        del subscription.acked_in_transactions[delivery.sequence]
         return True
 
     def prepare(
@@ -401,6 +403,8 @@ class Transactions:
             )
             self._add(transaction, destination, message)
         transaction.acks.update(dict.fromkeys(deliveries))
+        for delivery in deliveries:
+            delivery.subscription.acked_in_transactions[delivery.sequence] = delivery
         if record != transaction.record:
             transaction.parts.append(
                 CommitPart(record, len(transaction.sends) - previous_count, len(deliveries))
@@ -497,6 +501,7 @@ class Transactions:
         self._publisher.make_unit_visible()
         for delivery in deliveries:
             subscription = delivery.subscription
+            del subscription.acked_in_transactions[delivery.sequence]
             subscription.unacked -= 1
             subscription.unacked_bytes -= delivery.size
             subscription.destination.statistics.acknowledged += 1
@@ -521,6 +526,7 @@ class Transactions:
             sequence = self.resolve(transaction, record, False)
         acked_deliveries: dict[Subscription, list[Delivery]] = {}
         for delivery in transaction.acks:
+            del delivery.subscription.acked_in_transactions[delivery.sequence]
             acked_deliveries.setdefault(delivery.subscription, []).append(delivery)
         for subscription, deliveries in acked_deliveries.items():
             requeue_unacked(subscription, deliveries, True)

@@ -88,6 +88,16 @@ def test_browse_includes_unacked_and_omits_expired_delayed_and_uncommitted_messa
     assert [m.body for m in fetch(peer, number, ids)] == [b"first", b"flight", b"memory"]
 
 
+def test_browse_includes_messages_received_in_transaction_until_its_commit(peer: Peer) -> None:
+    peer.consume("q", peer.create_session(), size=1)
+    peer.send("q", "received", "next")
+    transaction = peer.begin()
+    peer.acknowledge(*peer.delivered(), transaction=transaction)
+    assert [m.body for m in fetch(peer, *browse(peer))] == [b"received", b"next"]
+    peer.commit(transaction)
+    assert [m.body for m in fetch(peer, *browse(peer))] == [b"next"]
+
+
 def test_browse_applies_selector(peer: Peer) -> None:
     for number in range(5):
         peer.send("q", str(number), properties={"n": number})

@@ -338,7 +338,7 @@ def test_branch_survives_its_connection(
     harness: Harness, peer: Peer, state: ReportedTransactionState, wish: dict[str, object]
 ) -> None:
     number = drop_connection(peer, state, **wish)
-    assert (harness.bodies("in"), harness.bodies("out")) == ([], [])
+    assert (harness.queue("in").waiting, harness.bodies("out")) == (0, [])
     other = harness.connect()
     if state is S.FAILED:
         assert status(step(other, PREPARE)) == Status.PRECONDITION_FAILED

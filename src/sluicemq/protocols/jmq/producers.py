@@ -365,10 +365,9 @@ def _latest_first(
 ) -> Iterator[Delivery | None]:
     """Yield the unacked messages of a subscription, then windows of its ready messages of one
     priority, the latest window first; None for an empty window."""
-    for consumer in subscription.all_consumers:
-        for delivery in reversed(list(consumer.unacked.values())):
-            if not delivery.ended:
-                yield delivery
+    for delivery in reversed(list(subscription.unacked_deliveries)):
+        if not delivery.ended:
+            yield delivery
     for end in range(broker.journal.next_sequence(), 0, -_WINDOW):
         cursor = subscription.cursor(end, priority, max(0, end - _WINDOW))
         while cursor.priority == priority:
