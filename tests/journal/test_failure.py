@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,6 +101,34 @@ def test_failure_while_sealing_ends_journal_and_loses_nothing(
     monkeypatch.undo()
     journal = reopen(tmp_path)
     assert live_of(journal) == {sequence: b"kept"}
+    journal.close()
+
+
+def test_journal_waits_while_process_has_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while more clients connect than the process has descriptors."""
+
+    class BusyProcess:
+        refusals = 0
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(os, name)
+
+        def open(self, *arguments: Any) -> int:
+            if threading.current_thread() is not threading.main_thread() and self.refusals < 3:
+                self.refusals += 1
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return os.open(*arguments)
+
+    journal = reopen(tmp_path)
+    process = BusyProcess()
+    replace_os(monkeypatch, process)
+    journal.seal()
+    sequence = put(journal)
+    journal.sync()
+    assert process.refusals == 3
+    assert journal.fetch(sequence).body == b"hello"
     journal.close()
 
 

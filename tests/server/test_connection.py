@@ -130,7 +130,7 @@ class ConnectionFixture:
             closed=Counter(),
             logging_in=set(),
             batch=self.batch,
-            admit=lambda _: True,
+            admit=lambda *_: True,
             refusals=set(),
             session_factory=lambda *_: self.session,
             remove=lambda _: None,

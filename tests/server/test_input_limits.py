@@ -321,6 +321,16 @@ def test_connections_per_address_are_limited(start: Start) -> None:
     assert broker.status()["listeners"][0]["refused"] == 1
 
 
+def test_handshakes_leave_descriptors_for_files() -> None:
+    unused: Any = None
+    listener: Admission[Any] = Admission(
+        Listener(url=Url.parse("vibemq+tls://")), unused, unused, unused, max_descriptors=10
+    )
+    assert listener.admit_handshake("127.0.0.1:1", 9, 0)
+    assert not listener.admit_handshake("127.0.0.1:2", 10, 0)
+    assert listener.refused == 1
+
+
 def test_connections_per_user_are_limited() -> None:
     options = Listener(url=Url.parse("vibemq://"), max_connections_per_user=2)
     unused: Any = None

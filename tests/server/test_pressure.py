@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -87,6 +87,31 @@ def test_connections_over_limit_are_closed(start: Start) -> None:
                 assert closed_by_peer(third)
         first.subscribe("a", 2)
         assert {first.receive(30).body, first.receive(30).body} == {b"x", b"y"}
+
+
+def test_connections_leave_descriptors_for_the_journal(tmp_path: Path) -> None:
+    program = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200));"
+        "from sluicemq.cli.main import run; run()"
+    )
+    segments = {"SLUICEMQ_JOURNAL__SEGMENT_BYTES": "65536"}
+    with (
+        LocalBroker(
+            tmp_path / "broker", [PHPMQ], environment=segments, program=("-c", program)
+        ) as broker,
+        ExitStack() as connections,
+    ):
+        port = broker.port("phpmq")
+        client = connections.enter_context(BlockingClient(PhpmqClient.connect, port=port))
+        for _ in range(200):
+            last = connections.enter_context(socket.create_connection(("127.0.0.1", port), 30))
+        assert closed_by_peer(last)
+        for _ in range(200):  # several segments
+            client.send("a", bytes(1000))
+        client.subscribe("a", 1)
+        assert client.receive(30).body == bytes(1000)
+        assert 100 < broker.status()["listeners"][0]["connections"] <= 150
+    assert "descriptors=150" in broker.log.read_text()
 
 
 def test_frame_over_limit_is_rejected_by_its_length(start: Start) -> None:

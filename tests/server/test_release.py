@@ -112,7 +112,7 @@ class ServerFixture:
             closed=Counter(),
             logging_in=set(),
             batch=self.batch,
-            admit=lambda _: True,
+            admit=lambda *_: True,
             refusals=set(),
             session_factory=lambda transport, _: make(transport, self),
             remove=lambda connection: self.listener.logging_in.discard(connection),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from io import FileIO
 from math import inf
 from pathlib import Path
 from struct import Struct
+from threading import current_thread, main_thread
 from time import monotonic, sleep
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -24,6 +26,9 @@ LOCK_NAME: Final = "lock"
 LOCK_POLL_SECONDS: Final = 0.01
 DURABLE_NAME: Final = "durable"
 DURABLE: Final = Struct("<QQQI")
+NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
+DESCRIPTOR_SECONDS: Final = 10.0
+"""Maximum wait for a file descriptor: the broker closes the connections that take too many."""
 
 
 def journal_directory(directory: Path) -> Path:
@@ -34,7 +39,7 @@ def journal_directory(directory: Path) -> Path:
 
 def sync_directory(directory: Path) -> None:
     """Make created, renamed and removed directory entries durable."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = open_when_possible(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
     finally:
@@ -75,9 +80,24 @@ def inherit_owner(file: Path | int, directory: Path) -> None:
 def open_and_inherit_owner(path: Path, flags: int, mode: int) -> int:
     """Open a file of a data directory and hand it over to the owner of its directory. A symbolic
     link is refused: root must not change the owner of a file elsewhere."""
-    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    fd = open_when_possible(path, flags | os.O_NOFOLLOW, mode)
     inherit_owner(fd, path.parent)
     return fd
+
+
+def open_when_possible(path: Path, flags: int, mode: int = 0) -> int:
+    """Open a file. While the process has no descriptor left, because many clients connect at a
+    time, wait for one; the main thread, which closes their connections, does not wait."""
+    deadline = monotonic() + DESCRIPTOR_SECONDS
+    while True:
+        try:
+            return os.open(path, flags | os.O_CLOEXEC, mode)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTOR or current_thread() is main_thread():
+                raise
+            if monotonic() > deadline:
+                raise
+        sleep(LOCK_POLL_SECONDS)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import os
 import select
 import socket
 import struct
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -45,6 +46,9 @@ DISCONNECT_SECONDS: Final = 5.0
 
 _RESET: Final = struct.pack("ii", 1, 0)
 """Value of SO_LINGER with which closing a TCP socket resets the connection."""
+
+DESCRIPTORS: Final = "descriptors"
+"""Name of the limit of the process's file descriptors."""
 
 _numbers: Final = itertools.count(1)
 
@@ -138,12 +142,13 @@ class Connection(asyncio.Protocol):
         # A client that has reset the connection already has no address: its input must not count as
         # that of a Unix socket.
         has_gone = not address and raw is not None and raw.family != socket.AF_UNIX
-        if has_gone or not self._admission.admit(self):
+        descriptor = -1 if raw is None else raw.fileno()
+        if has_gone or not self._admission.admit(self, descriptor):
             self._ended = True
             self._transport.abort()
             return
         if plain and raw is not None:
-            self._descriptor = raw.fileno()
+            self._descriptor = descriptor
             self._can_quick_ack = raw.family != socket.AF_UNIX and hasattr(socket, "TCP_QUICKACK")
         if transport.get_extra_info("peercert"):
             self.peer_user = self._certified_user()
@@ -600,9 +605,15 @@ class Admission:
         session_factory: SessionFactory,
         batch: EventLoopBatch,
         budget: InputBudget,
+        max_descriptors: int = sys.maxsize,
     ) -> None:
-        """Admit no connection yet; all listeners share `batch` and `budget`."""
+        """Admit no connection yet; all listeners share `batch` and `budget`.
+
+        Connections whose descriptor is not below `max_descriptors` are closed. The system assigns
+        the lowest unused one, so at least those above remain for files.
+        """
         self.options = options
+        self._max_descriptors = max_descriptors
         self.batch = batch
         self.budget = budget
         self.session_factory = session_factory
@@ -623,11 +634,11 @@ class Admission:
         self.received_bytes = 0
         self.sent_bytes = 0
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: Connection, descriptor: int) -> bool:
         """Register a connection. Return False if it has to be closed at once: beyond
         `max_connections`, only `max_rejections` connections are in `refusals`."""
         self.remove_handshake(connection.peer)
-        limit_name = self._limit_reached(connection.peer)
+        limit_name = self._limit_reached(connection.peer, descriptor)
         if not limit_name:
             self.connections.add(connection)
             self.accepted += 1
@@ -639,11 +650,11 @@ class Admission:
         self.refusals.add(connection)
         return True
 
-    def admit_handshake(self, peer: str, pending: int) -> bool:
+    def admit_handshake(self, peer: str, descriptor: int, pending: int) -> bool:
         """Return whether a connection from `peer` may begin its handshake, because it will be
         admitted or rejected with an error. `pending` is the number of other pending handshakes.
         Until `admit` or `remove_handshake` it counts towards the limit of its address."""
-        limit_name = self._limit_reached(peer, pending)
+        limit_name = self._limit_reached(peer, descriptor, pending)
         if not limit_name:
             if self.options.max_connections_per_address and peer not in self._handshake_peers:
                 self._handshake_peers.add(peer)
@@ -669,9 +680,11 @@ class Admission:
             if not self._by_address[address]:
                 del self._by_address[address]
 
-    def _limit_reached(self, peer: str, pending: int = 0) -> str:
-        """Return the setting that forbids another connection from `peer`; "" if one more may
-        connect. `pending` is the number of pending handshakes."""
+    def _limit_reached(self, peer: str, descriptor: int, pending: int = 0) -> str:
+        """Return the limit that forbids another connection from `peer`: a setting or
+        DESCRIPTORS; "" if one more may connect. `pending` is the number of pending handshakes."""
+        if descriptor >= self._max_descriptors:
+            return DESCRIPTORS
         options = self.options
         limit = options.max_connections_per_address
         if limit:
@@ -681,7 +694,7 @@ class Admission:
         connection_count = len(self.connections) + pending
         return "max_connections" if connection_count >= options.max_connections else ""
 
-    def _refuse(self, setting: str) -> None:
+    def _refuse(self, limit_name: str) -> None:
         """Count a refused connection; log the first, second, fourth, eighth ... of them."""
         self.refused += 1
         if self.refused & (self.refused - 1) == 0:
@@ -689,7 +702,7 @@ class Admission:
                 "connection refused: too many",
                 url=str(self.url),
                 refused=self.refused,
-                **{setting: getattr(self.options, setting)},
+                **{limit_name: getattr(self.options, limit_name, self._max_descriptors)},
             )
 
     def claim_user(self, connection: Connection, user: str) -> None:

@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 import time
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
@@ -56,6 +57,10 @@ EXIT_JOURNAL: Final = 74
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 HOUSEKEEPING_SECONDS: Final = 1.0
+RESERVED_DESCRIPTORS: Final = 512
+"""File descriptors that no connection may have: without any, the journal would fail."""
+RESERVED_SHARE: Final = 4
+"""Divisor: at most a quarter of the descriptors is reserved."""
 CERTIFICATE_CHECK_SECONDS: Final = 30.0
 """Interval between two checks for changed certificate files."""
 
@@ -262,11 +267,13 @@ class Server:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 1000)
+        max_descriptors = connection_descriptors()
         tasks: tuple[asyncio.Task[None], ...] = ()
         try:
             for options in config.listeners:
                 session_factory = session_factories.of(options)
-                listener = OpenListener(Admission(options, session_factory, batch, budget))
+                admission = Admission(options, session_factory, batch, budget, max_descriptors)
+                listener = OpenListener(admission)
                 await listener.open()
                 self.listeners.append(listener)
             admin = admin_listener(config.admin_socket)
@@ -427,6 +434,18 @@ class Server:
             broker.depth_sampler.finish()
             broker.note_time()
             broker.flush()
+
+
+def connection_descriptors() -> int:
+    """Raise the limit of file descriptors as far as permitted, and return how many connections may
+    have; the others remain for the journal, other files and the admin socket."""
+    limit, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
+        limit = maximum
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return limit - min(RESERVED_DESCRIPTORS, limit // RESERVED_SHARE)
 
 
 def warn_of_loss(report: Mapping[str, Any]) -> None:

@@ -230,7 +230,8 @@ class TlsAcceptor:
                 await asyncio.sleep(EXHAUSTED_SECONDS)
                 continue
             peer = name_of(address)
-            if self._admission.admit_handshake(peer, self.pending_handshakes):
+            descriptor = connection.fileno()
+            if self._admission.admit_handshake(peer, descriptor, self.pending_handshakes):
                 self._receive(PendingHandshake(connection, peer))
             else:
                 connection.close()
