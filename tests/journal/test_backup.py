@@ -22,7 +22,7 @@ from sluicemq.journal.backup import (
     create,
 )
 from sluicemq.journal.files import DURABLE_NAME, DurableEnd, read_durable
-from sluicemq.journal.inspect import check
+from sluicemq.journal.inspect import check, dump
 from sluicemq.journal.segment import TRAILER_BYTES, encode_trailer
 from sluicemq.journal.slots import Slots
 from sluicemq.journal.space import ignore
@@ -568,6 +568,16 @@ def test_sequences_are_not_reused_and_identity_is_new(tmp_path: Path, backup: Pa
         assert result.identity[:16] == journal.identity.hex()
         assert put(journal) > read_manifest(backup).last_sequence + RESTORE_GAP
         journal.close()
+
+
+def test_restored_journal_is_readable_before_its_broker_starts(
+    tmp_path: Path, backup: Path
+) -> None:
+    restore(backup, tmp_path / "new")
+    original = [entry.record.sequence for entry in dump(backup / "journal")]
+    next_sequence = original[-1] + RESTORE_GAP
+    restored = [entry.record.sequence for entry in dump(tmp_path / "new" / "journal")]
+    assert restored == [*original, next_sequence]
 
 
 def test_files_that_name_journal_name_restored_one(tmp_path: Path, journal: FileJournal) -> None:

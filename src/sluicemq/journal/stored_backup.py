@@ -37,7 +37,9 @@ from sluicemq.journal.files import (
     DURABLE_NAME,
     JOURNAL_NAME,
     LOCK_NAME,
+    DurableEnd,
     create_file,
+    encode_durable,
     inherit_owner,
     sync_directory,
     write_at,
@@ -306,7 +308,7 @@ def restore(
             data = b"".join(content)
             if name == IDENTITY_NAME:
                 data = identity.hex().encode() + b"\n"
-            if name != DURABLE_NAME:  # it does not apply to the rewritten segments
+            if name != DURABLE_NAME:  # the restored journal ends with another segment
                 write_atomically(partial_journal / name, data)
         elif not directory:
             data = replace_identity(b"".join(content), manifest.identity, identity.hex())
@@ -366,8 +368,8 @@ def _write_segment(
 
 
 def _write_gap_segment(journal: Path, manifest: Manifest, identity: bytes, sequence: int) -> None:
-    """Write a final segment that contains one SEQUENCE_RESERVED record with that sequence
-    number."""
+    """Write a final segment that contains one SEQUENCE_RESERVED record with that sequence number,
+    and the durable end after it."""
     last = segment_path(journal, manifest.segment)
     end = manifest.offset
     if any(file.sealed and file.path.endswith(last.name) for file in manifest.files):
@@ -377,6 +379,7 @@ def _write_gap_segment(journal: Path, manifest: Manifest, identity: bytes, seque
     record = encode_record(
         RecordType.SEQUENCE_RESERVED, sequence, now(), b"", flags=UNIT_END | GROUP_START
     )
-    write_atomically(
-        segment_path(journal, sequence), encode_segment_header(header) + b"".join(record)
-    )
+    data = encode_segment_header(header) + b"".join(record)
+    write_atomically(segment_path(journal, sequence), data)
+    durable = DurableEnd(sequence, len(data), sequence)
+    write_atomically(journal / DURABLE_NAME, encode_durable(durable))
