@@ -176,6 +176,20 @@ def test_stopped_journal_is_backed_up_to_its_last_whole_unit(tmp_path: Path) -> 
     assert list(restore_and_read(backup)) == numbers
 
 
+def test_loss_of_durable_records_is_not_backed_up(tmp_path: Path) -> None:
+    journal = reopen(tmp_path / "journal", JournalOptions(preallocate_bytes=0))
+    for _ in range(5):
+        put(journal)
+        journal.sync()
+    end = read_durable(tmp_path / "journal")
+    assert end is not None
+    crash(journal)
+    (path,) = segments_of(tmp_path / "journal")
+    os.truncate(path, end.offset - 1)
+    with pytest.raises(JournalDamaged, match=f"{path.name}, .*but {end.offset} bytes of it were"):
+        back_up(tmp_path)
+
+
 def test_backup_omits_unsynced_groups(tmp_path: Path, journal: FileJournal) -> None:
     numbers = fill(journal, 3)
     put(journal, b"a crash of the machine could take it back")

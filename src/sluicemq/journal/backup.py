@@ -444,8 +444,21 @@ def _lock_if_stopped(journal: Path) -> Iterator[bool]:
 
 
 def _last_unit(journal: Path) -> DurableEnd | None:
-    """Return the end that recovery would find; `durable` may be behind after a power loss."""
+    """Return the end that recovery would find; `durable` may be behind after a power loss.
+
+    Raises JournalDamaged if it is ahead, which means that durable records are lost.
+    """
     durable = read_durable(journal)
+    end = _find_end(journal, durable)
+    if durable is not None and (end is None or end[:2] < durable[:2]):
+        offset = end.offset if end is not None and end.segment == durable.segment else 0
+        text = f"the segment ends here, but {durable.offset} bytes of it were on disk"
+        raise DamagedFile(segment_path(journal, durable.segment), offset, text)
+    return end
+
+
+def _find_end(journal: Path, durable: DurableEnd | None) -> DurableEnd | None:
+    """Return the end of the last whole unit, None if there is none."""
     following: int | None = None
     for first in reversed(list_segments(journal)):
         if segment_path(journal, first).stat().st_size < SEGMENT_HEADER_BYTES:
