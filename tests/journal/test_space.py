@@ -42,6 +42,7 @@ class JournalOnSmallDisk:
         self.filesystem = SmallFilesystem(directory, lambda: (self.size, self.others))
         self.filesystem.install()
         self.levels: list[SpaceLevel] = []
+        self.warnings: list[str] = []
         self.calls: list[Callable[[], None]] = []
         self.called = threading.Event()
 
@@ -51,7 +52,12 @@ class JournalOnSmallDisk:
 
     def open(self, options: JournalOptions = OPTIONS) -> FileJournal:
         journal = FileJournal.open(
-            self.directory, options, self.notify, self._failed, wait_for_space=True
+            self.directory,
+            options,
+            self.notify,
+            self._failed,
+            on_warning=self.warnings.append,
+            wait_for_space=True,
         )
         journal.observe(on_space=self._changed)
         journal.set_snapshot_source(bytes)
@@ -308,4 +314,9 @@ def test_slots_are_reported_and_dropped_only_if_configured(small_disk: JournalOn
     small_disk.check_until(journal, lambda: journal.slots.get("late").lost)
     small_disk.check_until(journal, lambda: len(list_segments(small_disk.directory)) < 3)
     assert journal.bytes_held_by_slots() == {}
+    reason = "disk space was low (journal.invalidate_slots_on_low_disk_space)"
+    assert reason in journal.slots.get("late").describe_loss("late")
+    assert small_disk.warnings == [
+        "the slot late is lost: disk space is low (journal.invalidate_slots_on_low_disk_space)"
+    ]
     journal.close()

@@ -220,7 +220,12 @@ class Compactor:
             unread = _unread(slot, candidates)
             if sum(s.size for s in unread) > (0 if invalidates_slots else slot.limit_bytes):
                 lost_slots.append(LostSlot(name, slot, abandoned=False))
-                self._on_warning(f"the slot {name} is lost: it would retain more than its limit")
+                reason = (
+                    "disk space is low (journal.invalidate_slots_on_low_disk_space)"
+                    if invalidates_slots
+                    else "it would retain more than its limit"
+                )
+                self._on_warning(f"the slot {name} is lost: {reason}")
                 continue
             idle_time = 0
             if unread and timeout:

@@ -44,8 +44,8 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     position     its reader has processed all records up to this sequence number
     limit_bytes  maximum bytes retained for it alone; 0 = the broker's setting
     created      time of its creation
-    lost         True if it held more than that, or for too long; segments that its reader has not
-                 read may be removed
+    lost         True if it held more than that, for too long, or while disk space was low; segments
+                 that its reader has not read may be removed
     until        end of its lease; 0 = it has none
     moved        time of its reader's last acknowledgement or renewal of the lease; 0 = never
     abandoned    True if it is lost because `moved` is older than `journal.slot_idle_timeout`
@@ -74,7 +74,10 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
         if self.abandoned:
             reason = "its reader did not move it for longer than journal.slot_idle_timeout"
         else:
-            reason = f"it retained more than {self.limit_bytes} bytes"
+            reason = (
+                f"it retained more than {self.limit_bytes} bytes, or segments while disk space was "
+                "low (journal.invalidate_slots_on_low_disk_space)"
+            )
         return (
             f"the slot {name} is lost: {reason}, and segments it had not read may be removed. "
             "Delete it, and read from the earliest record that remains"
