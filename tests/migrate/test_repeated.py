@@ -10,7 +10,7 @@ import pytest
 
 from sluicemq.broker import Broker, OfflineImport
 from sluicemq.cli.local import LocalBroker
-from sluicemq.journal import Recovery
+from sluicemq.journal import FileJournal, Recovery
 from sluicemq.migrate import transfer
 from sluicemq.migrate.source_files import ChangeDetector
 from tests.cli.conftest import Run
@@ -155,6 +155,22 @@ def test_prepared_transactions_are_imported_once(
     assert report["messages"]["imported_before"] == 10
     with restored_broker(tmp_path / "data") as broker:
         assert len(broker.transactions.prepared) == 1
+
+
+def test_run_that_ends_while_another_one_starts_is_taken_into_account(
+    instance: Instance, migrate: Migrate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other run ends before this one locks the journal."""
+    open_journal = FileJournal.open
+
+    def finish_other_run(directory: Path) -> FileJournal:
+        monkeypatch.setattr(FileJournal, "open", open_journal)
+        assert migrate("openmq", instance.path)["messages"]["imported"] == 10
+        return open_journal(directory)
+
+    monkeypatch.setattr(FileJournal, "open", finish_other_run)
+    assert migrate("openmq", instance.path)["messages"]["imported"] == 0
+    assert numbers(tmp_path / "data") == list(range(10))
 
 
 def test_topic_message_without_subscription_does_not_count_as_imported(

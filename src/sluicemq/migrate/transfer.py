@@ -132,9 +132,9 @@ def transfer(
     plan.change_detector.check("nothing has been written")
     _check_names(plan, configured)
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    ledger = Ledger(data_dir / LEDGER)
     journal = FileJournal.open(data_dir / JOURNAL_NAME)
     try:
+        ledger = Ledger(data_dir / LEDGER)  # with the journal locked: another run may add lines
         settings = EngineSettings(default_destination=plan.defaults, max_destinations=0)
         broker = Broker(journal, SystemClock(), settings)
         recover(broker, journal.recovery)
