@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -92,4 +95,30 @@ def test_damaged_record_is_reported_when_it_is_requested(tmp_path: Path) -> None
                 journal.fetch(sequences[number])
         else:
             assert journal.fetch(sequences[number]).body == bytes([number]) * 900
+    journal.close()
+
+
+def test_segments_are_read_with_few_descriptors(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    sequences = []
+    for number in range(12):
+        sequences.append(put(journal, body_of(number)))
+        journal.seal()
+        journal.sync()
+    limit, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
+    newest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (newest + 10, maximum))
+    used: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                used.append(os.dup(0))
+        for _ in range(6):
+            os.close(used.pop())
+        bodies = [journal.fetch(sequence).body for sequence in sequences]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, maximum))
+        for descriptor in used:
+            os.close(descriptor)
+    assert bodies == [body_of(number) for number in range(12)]
     journal.close()

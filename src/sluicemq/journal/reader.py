@@ -16,7 +16,7 @@ from itertools import compress, zip_longest
 from pathlib import Path
 from typing import Final
 
-from sluicemq.journal.files import read_durable
+from sluicemq.journal.files import NO_DESCRIPTOR, read_durable
 from sluicemq.journal.format import (
     HEADER_BYTES,
     Record,
@@ -156,9 +156,7 @@ class Lookup:
         """
         entry = self._opened.get(segment.first)
         if entry is None:
-            path = segment_path(self._directory, segment.first)
-            entry = MappedSegment(path, segment.end), os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self._opened[segment.first] = entry
+            entry = self._opened[segment.first] = self._open_files(segment)
             if len(self._opened) > OPEN_SEGMENTS:
                 self.forget(next(iter(self._opened)))
         else:
@@ -167,6 +165,23 @@ class Lookup:
         if view.index is None:
             raise DamagedFile(view.path, view.size, "the index is not intact")
         return view.index, fd
+
+    def _open_files(self, segment: LiveSegment) -> tuple[MappedSegment, int]:
+        """Map the index of a segment and open its file. If the process has no descriptor left,
+        close the segments used least recently."""
+        path = segment_path(self._directory, segment.first)
+        while True:
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    return MappedSegment(path, segment.end), fd
+                except BaseException:
+                    os.close(fd)
+                    raise
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTOR or not self._opened:
+                    raise
+                self.forget(next(iter(self._opened)))
 
     def needed_bytes(self, segment: LiveSegment) -> int:
         """Return the bytes of the live or retained records of a sealed segment."""
