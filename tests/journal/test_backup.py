@@ -37,7 +37,7 @@ from sluicemq.journal.stored_backup import (
     verify,
 )
 from sluicemq.model.errors import JournalDamaged, JournalError
-from tests.journal.support import TINY, crash, live_of, put, reopen, segments_of, take
+from tests.journal.support import TINY, crash, live_of, put, recover, reopen, segments_of, take
 
 BACKUP = "backup"
 
@@ -616,6 +616,25 @@ def test_restores_body_that_looks_like_end_of_segment(tmp_path: Path) -> None:
     backup = back_up(tmp_path)
     crash(journal)
     assert restore_and_read(backup) == {number: body}
+
+
+def test_restore_reads_no_whole_segment_into_memory(
+    tmp_path: Path, journal: FileJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment can have 16 GiB. The last one is sealed if the broker ended while it started."""
+    numbers = fill(journal, 3)
+    crash(journal)
+    recover(tmp_path / "journal").close()
+    backup = back_up(tmp_path)
+    assert all(file.sealed for file in read_manifest(backup).files if "segment" in file.path)
+    read_bytes = Path.read_bytes
+
+    def read_small_file(path: Path) -> bytes:
+        assert path.suffix != ".segment"
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_small_file)
+    assert list(restore_and_read(backup)) == numbers
 
 
 def test_restored_journal_can_be_backed_up_and_restored(tmp_path: Path, backup: Path) -> None:

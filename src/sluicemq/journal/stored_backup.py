@@ -373,7 +373,9 @@ def _write_gap_segment(journal: Path, manifest: Manifest, identity: bytes, seque
     last = segment_path(journal, manifest.segment)
     end = manifest.offset
     if any(file.sealed and file.path.endswith(last.name) for file in manifest.files):
-        trailer = decode_trailer(last.read_bytes()[-TRAILER_BYTES:])
+        with last.open("rb") as segment_file:
+            segment_file.seek(-TRAILER_BYTES, os.SEEK_END)
+            trailer = decode_trailer(segment_file.read())
         end = trailer[0] if trailer is not None else 0
     header = SegmentHeader(sequence, manifest.segment, now(), identity, end)
     record = encode_record(
