@@ -61,13 +61,7 @@ class SessionHarness(ABC):
         """Advance the clock, call due timers, flush and send until no flush is scheduled."""
         self.clock.advance(milliseconds)
         self.broker.tick()
-        now = self.clock.steady
-        active = [timer for timer in self.timers if not timer.cancelled]
-        due = sorted((t for t in active if t.when <= now), key=lambda timer: timer.when)
-        self.timers = [timer for timer in active if timer.when > now]
-        for timer in due:
-            if not timer.cancelled:
-                timer.callback()
+        self.run_timers()
         iterations = 0
         while True:
             self._flush_scheduled = False
@@ -79,6 +73,16 @@ class SessionHarness(ABC):
                 return
             iterations += 1
             assert iterations < 1000, "the broker schedules flushes endlessly"
+
+    def run_timers(self) -> None:
+        """Call due timers, without a flush."""
+        now = self.clock.steady
+        active = [timer for timer in self.timers if not timer.cancelled]
+        due = sorted((t for t in active if t.when <= now), key=lambda timer: timer.when)
+        self.timers = [timer for timer in active if timer.when > now]
+        for timer in due:
+            if not timer.cancelled:
+                timer.callback()
 
     def _transports_to_flush(self) -> list[HarnessTransport]:
         return [

@@ -223,16 +223,17 @@ class LoginCheck(Generic[Frame]):
         self,
         channel: Channel[Frame],
         answer: Callable[[Frame, Identity | AccessError], None],
-        process: Callable[[list[Frame]], None],
+        process: Callable[[list[Frame], int], None],
     ) -> None:
         """Set the session's part.
 
         answer   answers a request. With an identity, the channel acts as that user already
-        process  processes the frames that were received after a request whose check took time
+        process  processes the frames that were received after a request whose check took time, and
+                 whose size as input is given in bytes
         """
         self._channel = channel
         self._answer: Callable[[Frame, Identity | AccessError], None] | None = answer
-        self._process: Callable[[list[Frame]], None] | None = process
+        self._process: Callable[[list[Frame], int], None] | None = process
         self._request: Frame | None = None
         """Login in progress."""
         self._close_alarm = Alarm(channel.transport)
@@ -266,6 +267,7 @@ class LoginCheck(Generic[Frame]):
         request, self._request = self._request, None
         channel = self._channel
         was_holding = channel.held_frames is not None
+        size = channel.held_bytes
         frames = channel.release()
         answer, process = self._answer, self._process
         if request is None or answer is None or process is None or channel.closed:
@@ -280,7 +282,7 @@ class LoginCheck(Generic[Frame]):
                 self.logged_in = True
         answer(request, result)
         if was_holding and not channel.closed:
-            process(frames)
+            process(frames, size)
 
     def close_later(self, reason: str) -> None:
         """Close the connection REFUSED_SECONDS from now, because its login is refused."""

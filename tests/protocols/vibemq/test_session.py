@@ -25,6 +25,7 @@ from sluicemq.model.errors import (
     TooManyFailures,
 )
 from sluicemq.model.message import Durability
+from sluicemq.protocols.channel import MAX_UNCONFIRMED
 from sluicemq.protocols.transport import Login
 from sluicemq.protocols.vibemq import compression, wire
 from sluicemq.protocols.vibemq.compression import Compression
@@ -481,6 +482,43 @@ def test_publish_is_answered_in_order_when_durable(harness: Harness) -> None:
     assert peer.transport.written == b""
     harness.run_event_loop()
     assert [frame.id for frame in peer.frames()] == [str(n) for n in range(9)]
+
+
+@pytest.mark.parametrize("first", [wire.SUBSCRIBE, wire.CONNECT])
+def test_reading_pauses_while_too_many_bytes_behind_long_requests_are_not_durable(
+    first: int,
+) -> None:
+    authenticator = Authenticator(EVERYBODY)
+    harness = harness_with_access(authenticator)
+    peer = harness.connect()
+    request = wire.encode(Frame(first, "r", "s", headers={"authToken": "t"}))
+    publish = wire.encode(Frame(wire.PUBLISH, "m", "q", b'"%b"' % (b"x" * 200_000)))
+    for _ in range(MAX_UNCONFIRMED // len(publish) + 1):
+        assert not peer.transport.paused
+        peer.session.receive(request + publish)
+        assert peer.session.buffered >= len(publish)
+        if first == wire.CONNECT:
+            _, callback = authenticator.attempts.pop()
+            callback(EVERYBODY)
+        else:
+            harness.run_timers()
+        assert peer.session.buffered == 0
+    assert peer.transport.paused
+    harness.run_event_loop()
+    assert not peer.transport.paused
+
+
+def test_frames_behind_several_long_requests_count_as_input_until_they_are_processed(
+    harness: Harness,
+) -> None:
+    peer = harness.connect()
+    requests = wire.encode(Frame(wire.LIST_QUEUES, "l")) * 3
+    publish = wire.encode(Frame(wire.PUBLISH, "m", "q", b'"%b"' % (b"x" * 10_000)))
+    peer.session.receive(requests + publish)
+    for _ in range(3):
+        assert peer.session.buffered >= len(publish)
+        harness.run_timers()
+    assert peer.session.buffered == 0
 
 
 @pytest.mark.parametrize("durability", [Durability.LAZY, Durability.NONE])
