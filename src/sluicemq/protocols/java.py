@@ -622,17 +622,28 @@ def inflate(body: bytes, expected: int | None, limit: int) -> bytes:
     Raises FrameTooLarge, and ProtocolError if it is corrupt or has another size.
     """
     decompressor = zlib.decompressobj()
+    longest = limit if expected is None else min(limit, max(0, expected))
     try:
-        plain = decompressor.decompress(body, limit + 1)
+        plain = decompressor.decompress(body, longest + 1)
     except zlib.error as fault:
         raise ProtocolError(f"a compressed body is broken: {fault}") from None
     if len(plain) > limit:
         raise FrameTooLarge(f"a compressed body has more than {limit} bytes")
+    if len(plain) > longest:
+        raise ProtocolError(f"a compressed body has more than {expected} bytes, its stated size")
     if not decompressor.eof:
         raise ProtocolError("a compressed body ends too early")
     if expected is not None and len(plain) != expected:
         raise ProtocolError(f"a compressed body has {len(plain)} bytes, not {expected}")
     return plain
+
+
+def expanded_size(message: Message) -> int:
+    """Return the maximum number of bytes that `expanded` returns, without decompressing."""
+    if not _is_compressed(message):
+        return len(message.body)
+    size = _stated_size(message)
+    return MAX_SIZE if size is None else min(max(0, size), MAX_SIZE)
 
 
 def expanded(message: Message, limit: int = MAX_SIZE) -> bytes:
@@ -641,8 +652,17 @@ def expanded(message: Message, limit: int = MAX_SIZE) -> bytes:
 
     Raises ProtocolError as `inflate`.
     """
-    native = message.native
-    if message.origin is not Origin.JMQ or not native or not native[_FLAGS_AT] & _COMPRESSED:
+    if not _is_compressed(message):
         return message.body
+    return inflate(message.body, _stated_size(message), limit)
+
+
+def _is_compressed(message: Message) -> bool:
+    native = message.native
+    return message.origin is Origin.JMQ and bool(native) and bool(native[_FLAGS_AT] & _COMPRESSED)
+
+
+def _stated_size(message: Message) -> int | None:
+    """Return the size of the decompressed body according to its publisher, None if unknown."""
     size = (message.properties or {}).get(UNCOMPRESSED_SIZE)
-    return inflate(message.body, size if isinstance(size, int) else None, limit)
+    return size if isinstance(size, int) else None

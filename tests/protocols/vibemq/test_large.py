@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import random
+import zlib
 
 import pytest
 
 from sluicemq.model.destination import DestinationSettings
-from sluicemq.model.message import BodyKind, Message, Origin
+from sluicemq.model.message import UNCOMPRESSED_SIZE, BodyKind, Message, Origin
+from sluicemq.protocols.jmq import wire as jmq_wire
+from sluicemq.protocols.jmq.fields import encode_header
+from sluicemq.protocols.jmq.mapping import message_of
+from sluicemq.protocols.jmq.packets import PacketType, Q, Z
 from sluicemq.protocols.vibemq import consumers, wire
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.connection import SessionOptions
@@ -281,6 +286,27 @@ def test_message_with_large_headers_is_compressed_off_event_loop(harness: Harnes
     harness.run_until_idle()
     [delivered] = read(peer)
     assert delivered.headers == {**headers, "deliveryAttempts": "1"}
+
+
+@pytest.mark.parametrize(("size", "jobs"), [(1000, 0), (2_000_000, 1)])
+def test_compressed_message_of_jms_client_is_unpacked_off_event_loop_if_large(
+    harness: Harness, size: int, jobs: int
+) -> None:
+    text = b"x" * size
+    properties = {UNCOMPRESSED_SIZE: size}
+    header = encode_header("q")
+    data = jmq_wire.encode_packet(
+        PacketType.TEXT_MESSAGE, Q | Z, 0, properties, header, zlib.compress(text)
+    )
+    [packet] = jmq_wire.Decoder().feed(data)
+    harness.broker.publish(harness.broker.destinations.queue("q"), message_of(packet))
+    harness.run_event_loop()
+    peer = compressing(harness)
+    peer.session.receive(wire.encode(Frame(wire.SUBSCRIBE, "s", "q")))
+    assert len(harness.background.jobs) == jobs
+    harness.run_until_idle()
+    [_, delivered] = read(peer)
+    assert delivered.payload == b'"%b"' % text
 
 
 def test_message_is_compressed_once_for_all_subscribers(
