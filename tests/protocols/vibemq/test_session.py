@@ -442,26 +442,51 @@ def test_list_above_one_mebibyte_needs_compression(harness: Harness) -> None:
         harness.broker.destinations.queue(f"{number:0250}")
     assert harness.connect().error(wire.LIST_QUEUES) == "SERVER_ERROR"
     peer = harness.connect(**{"supported-compression": "brotli"})
-    assert len(json.loads(peer.request(wire.LIST_QUEUES).payload)) == 5000
+    assert peer.send(Frame(wire.LIST_QUEUES, "l")) == []
+    harness.run_until_idle()
+    [response] = peer.frames()
+    assert len(json.loads(response.payload)) == 5000
 
 
-def test_list_is_compressed_once_on_the_event_loop(
+def test_long_list_is_compressed_off_event_loop_before_later_requests(harness: Harness) -> None:
+    for number in range(2000):
+        harness.broker.destinations.queue(f"{number:0250}")
+    peer = harness.connect(**{"supported-compression": "gzip"})
+    requests = [Frame(wire.LIST_QUEUES, "l1"), Frame(wire.LIST_QUEUES, "l2"), Frame(wire.PING, "p")]
+    assert peer.send(*requests) == []
+    assert len(harness.background.jobs) == 1
+    assert peer.transport.paused
+    assert peer.send(Frame(wire.PING, "p2")) == []
+    peer.session.end_of_input()
+    harness.run_until_idle()
+    assert [frame.id for frame in peer.frames()] == ["l1", "l2", "p", "p2"]
+    assert not peer.transport.open
+    assert harness.memory.reserved == 0
+
+
+def test_connection_may_close_while_its_list_is_compressed(harness: Harness) -> None:
+    for number in range(2000):
+        harness.broker.destinations.queue(f"{number:0250}")
+    peer = harness.connect(**{"supported-compression": "gzip"})
+    peer.send(Frame(wire.LIST_QUEUES, "l"))
+    peer.drop()
+    harness.run_until_idle()
+    assert peer.frames() == []
+    assert harness.memory.reserved == 0
+
+
+def test_list_that_is_too_long_even_compressed_is_error(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compressed_sizes: list[int] = []
-
-    def incompressible(body: bytes) -> bytes:
-        compressed_sizes.append(len(body))
-        return body
-
-    monkeypatch.setitem(
-        compression._COMPRESSORS, Compression.BROTLI, (incompressible, incompressible)
-    )
+    monkeypatch.setitem(compression._COMPRESSORS, Compression.BROTLI, (bytes, bytes))
     for number in range(5000):
         harness.broker.destinations.queue(f"{number:0250}")
     peer = harness.connect(**{"supported-compression": "brotli"})
-    assert peer.error(wire.LIST_QUEUES) == "SERVER_ERROR"
-    assert len(compressed_sizes) == 1
+    peer.send(Frame(wire.LIST_QUEUES, "l"))
+    harness.run_until_idle()
+    [error] = peer.frames()
+    assert (error.id, error.error_code) == ("l", "SERVER_ERROR")
+    assert peer.request(wire.PING).type == wire.PONG
 
 
 # --- publishing ------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -198,7 +198,7 @@ def queue_info(connection: VibemqConnection, frame: Frame) -> None:
 def list_queues(connection: VibemqConnection, frame: Frame) -> None:
     """Answer with the names of the queues that the user may see."""
     visible_names = filter(connection.channel.identity.sees, queues.names(connection.broker))
-    connection.send(Frame(LIST_QUEUES, frame.id, payload=msgspec.json.encode(list(visible_names))))
+    _send_list(connection, frame, list(visible_names))
 
 
 # --- users ---------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
             }
             for name, account in sorted(database.users.items())
         ]
-        _send_json(connection, frame, accounts)
+        _send_list(connection, frame, accounts)
         return
     request = _read_request(frame)
     name, pattern = request.username or "", request.queue_pattern or ""
@@ -281,7 +281,7 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
         raise _denied(connection, kind, _OWN_ACCOUNT_ERRORS[kind])
     if kind == GET_USER_PERMISSIONS:
         entries = [_permission_entry(permission) for permission in database.rights(name)]
-        _send_json(connection, frame, entries)
+        _send_list(connection, frame, entries)
     elif kind == CREATE_USER:
         # 1 to 64 letters, digits, `-`, `_` and `.`
         if len(name) <= MAX_USER and is_queue_name(name):
@@ -381,7 +381,7 @@ def _answer_change(
     """Answer with `response`, or with the user directory's error."""
     name = response["username"]
     if error is None:
-        _send_json(connection, frame, response)
+        connection.send(Frame(frame.type, frame.id, payload=msgspec.json.encode(response)))
     elif isinstance(error, UserExists):
         connection.refuse(frame.id, "USER_EXISTS", f"User '{name}' already exists.")
     elif isinstance(error, UserNotFound):
@@ -392,8 +392,8 @@ def _answer_change(
         connection.refuse(frame.id, "INVALID_PAYLOAD", str(error))
 
 
-def _send_json(connection: VibemqConnection, frame: Frame, value: object) -> None:
-    connection.send(Frame(frame.type, frame.id, payload=msgspec.json.encode(value)))
+def _send_list(connection: VibemqConnection, frame: Frame, items: list[Any]) -> None:
+    connection.send_list(Frame(frame.type, frame.id, payload=msgspec.json.encode(items)))
 
 
 def _denied(connection: VibemqConnection, kind: int, reason: str) -> RejectedRequest:

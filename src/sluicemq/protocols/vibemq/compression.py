@@ -73,14 +73,14 @@ window. Every decoder reads Brotli windows of up to 2^24 bytes. Brotli's highest
 minutes for 64 MiB and save little over 5 with that window."""
 
 
-def compress(body: bytes, algorithm: Compression, limit: int, fast: bool = False) -> bytes | None:
+def compress(body: bytes, algorithm: Compression, limit: int) -> bytes | None:
     """Return the body compressed, shorter than before and at most `limit` bytes; else None.
 
     Only a body above the limit is compressed in a higher level than the first, which takes seconds
-    for 64 MiB, and not if `fast`. `algorithm` is not NONE.
+    for 64 MiB. `algorithm` is not NONE.
     """
     compressors = _COMPRESSORS[algorithm]
-    for compressor in compressors if len(body) > limit and not fast else compressors[:1]:
+    for compressor in compressors if len(body) > limit else compressors[:1]:
         packed = compressor(body)
         if len(packed) <= limit and len(packed) < len(body):
             return packed

@@ -35,7 +35,7 @@ from sluicemq.model.errors import (
 from sluicemq.model.message import Durability
 from sluicemq.protocols.channel import Channel, Publisher, cache_target
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
-from sluicemq.protocols.vibemq.large import LargeDeliveries
+from sluicemq.protocols.vibemq.large import LARGE, LargeDeliveries
 from sluicemq.protocols.vibemq.mapping import (
     MAX_QUEUE_NAME,
     check_headers,
@@ -157,6 +157,8 @@ class VibemqConnection:
     large             frames of large messages, of all connections
     publisher         accepts the messages; `confirm` has to be called after the frames of a read
     targets           destinations to which this client may publish, with their PublishAck templates
+    list_response     encoded response of the present request that the session has to compress in
+                      another thread, and to send; None if there is none
     """
 
     __slots__ = (
@@ -165,6 +167,7 @@ class VibemqConnection:
         "compression",
         "creation",
         "large",
+        "list_response",
         "name",
         "options",
         "publisher",
@@ -186,6 +189,7 @@ class VibemqConnection:
         self.options = options
         self.name = name
         self.compression = Compression.NONE
+        self.list_response: bytes | None = None
         self.reads_mode_names = False
         self.targets: dict[str, tuple[Destination, AckTemplate]] = {}
         self.publisher: Publisher[Request] = Publisher(
@@ -196,16 +200,21 @@ class VibemqConnection:
 
     def send(self, frame: Frame) -> None:
         """Send one frame, with the negotiated compression."""
-        compression = self.compression
+        data = encode(frame)
+        self.channel.write([compressed(data, self.compression, self.options.threshold)])
+
+    def send_list(self, frame: Frame) -> None:
+        """Send a response that may be long. If it has to be compressed in another thread, it is
+        `list_response`, and the session sends it."""
         try:
-            data = encode(frame, limit=_MAX_RESPONSE if compression else MAX_BODY)
-            if compression:
-                # this is the event loop, and a higher level needs 0.3 s for a long list
-                data = compressed(data, compression, self.options.threshold, fast=True)
+            data = encode(frame, limit=_MAX_RESPONSE if self.compression else MAX_BODY)
         except FrameTooLarge as error:
             self.refuse(frame.id, "SERVER_ERROR", str(error))
             return
-        self.channel.write([data])
+        if self.compression and len(data) > LARGE:
+            self.list_response = data
+        else:
+            self.channel.write([compressed(data, self.compression, self.options.threshold)])
 
     def refuse(self, identity: str, code: str, reason: str) -> None:
         """Answer the request of that id with an Error. Clients show users only `reason`."""

@@ -16,8 +16,9 @@ Of the requests that can take long, such as a login, a list or a queue's backlog
 processes one in an event loop iteration, because a read can have thousands of them. The frames
 after it wait until the client has read the earlier responses.
 
-Another thread unpacks and checks large frames. Until it has finished, the session neither reads
-from the client nor processes the frames after the large one.
+Another thread unpacks and checks large frames, and compresses long lists. Until it has finished,
+the session neither reads from the client nor processes the frames after the large one or the
+request.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from sluicemq.model.access import ANONYMOUS, Identity, Operation
 from sluicemq.model.errors import (
     AccessError,
     AuthenticationMissing,
+    FrameTooLarge,
     LoginBusy,
     ProtocolError,
     TooManyConnections,
@@ -84,6 +86,7 @@ from sluicemq.protocols.vibemq.wire import (
     Decoder,
     Frame,
     Limits,
+    compressed,
 )
 from sluicemq.security.access import Access, Credentials
 
@@ -124,7 +127,7 @@ class VibemqSession:
         "_decoder",
         "_failures",
         "_input_ended",
-        "_large",
+        "_job",
         "_login",
         "_next",
         "_options",
@@ -158,8 +161,9 @@ class VibemqSession:
         self._next = Alarm(transport)
         """Scheduled processing of the input that is left: frames after a long request, the
         decoder's backlog or its large frame."""
-        self._large: OffloadedJob | None = None
-        """Job that reads the decoder's large frame."""
+        self._job: OffloadedJob | None = None
+        """Job for which further input waits: it reads the decoder's large frame or compresses a
+        list."""
         self._input_ended = False
         """The client has sent EOF, and the decoder still has a backlog."""
         self._failures = 0
@@ -188,7 +192,7 @@ class VibemqSession:
         """Return whether received input is left, and schedule its processing unless that has to
         `wait`."""
         is_left = self._channel.held_frames is not None or self._decoder.backlog
-        wait = wait or self._login.is_checking or self._large is not None
+        wait = wait or self._login.is_checking or self._job is not None
         if is_left and not wait and self._next.timer is None:
             self._next.set(0, self._process_next)
         return is_left
@@ -196,7 +200,7 @@ class VibemqSession:
     def _process_next(self) -> None:
         """Process the frames after a long request, or else the next of the decoder's backlog, or
         submit its large frame for reading, first with a small memory limit."""
-        if self._login.is_checking or self._channel.unread > MAX_UNREAD:
+        if self._login.is_checking or self._job is not None or self._channel.unread > MAX_UNREAD:
             return  # it is scheduled again when that has changed
         large = self._decoder.large
         if self._channel.held_frames is not None:
@@ -213,11 +217,11 @@ class VibemqSession:
             work, partial(self._on_large_read, large), memory
         )
         if job.callback is not None:
-            self._large = job
+            self._job = job
 
     def _on_large_read(self, large: Unpacker, result: Frame | Exception | None) -> None:
         """Process the result of reading the large frame; None = it needs more memory."""
-        self._large = None
+        self._job = None
         if result is None:
             self._submit_large(large, 0, 2 * self._options.unpacked)
         else:
@@ -371,8 +375,37 @@ class VibemqSession:
                 self._connection.refuse(frame.id, "UNKNOWN_COMMAND", reason)
             else:
                 command(self._connection, frame)
+                if self._connection.list_response is not None:
+                    self._compress_list(frame.id, self._connection.list_response)
         except ANSWERED as error:
             self._connection.fail(frame.id, error)
+
+    def _compress_list(self, identity: str, response: bytes) -> None:
+        """Compress the response to the request of that id before further frames are processed."""
+        connection = self._connection
+        connection.list_response = None
+        self._channel.hold([], 0)
+        work = partial(compressed, response, connection.compression, self._options.threshold)
+        job = connection.large.offload.submit(
+            work, partial(self._on_list_compressed, identity), 2 * len(response)
+        )
+        if job.callback is not None:
+            self._job = job
+
+    def _on_list_compressed(self, identity: str, result: bytes | Exception) -> None:
+        self._job = None
+        # in a callback of this connection, so that an error ends only this connection
+        self._next.set(0, partial(self._send_list, identity, result))
+
+    def _send_list(self, identity: str, result: bytes | Exception) -> None:
+        """Send a compressed list, and process the frames after its request."""
+        if isinstance(result, FrameTooLarge):
+            self._connection.refuse(identity, "SERVER_ERROR", str(result))
+        elif isinstance(result, Exception):
+            raise result
+        else:
+            self._channel.write([result])
+        self._process_next()
 
     def _answer_malformed(self, error: ProtocolError) -> None:
         """Answer a malformed frame, and close once everything before it is answered."""
@@ -494,9 +527,9 @@ class VibemqSession:
         """Stop processing input and sending responses."""
         self._channel.close()
         self._next.cancel()
-        if self._large is not None:
-            self._large.cancel()
-            self._large = None
+        if self._job is not None:
+            self._job.cancel()
+            self._job = None
         self._decoder.large = None
         self._channel.release()
         self._end_subscriptions()

@@ -286,19 +286,17 @@ class AckTemplate:
         )
 
 
-def compressed(
-    frame: bytes, algorithm: Compression, threshold: int = THRESHOLD, *, fast: bool = False
-) -> bytes:
+def compressed(frame: bytes, algorithm: Compression, threshold: int = THRESHOLD) -> bytes:
     """Return an encoded frame with its body compressed; unchanged if that saves nothing.
 
-    Bodies shorter than `threshold` bytes stay plain if they may; `fast` as of `compress`. Raises
-    FrameTooLarge if the body has more than MAX_UNPACKED bytes, or the result more than MAX_BODY.
+    Bodies shorter than `threshold` bytes stay plain if they may. Raises FrameTooLarge if the body
+    has more than MAX_UNPACKED bytes, or the result more than MAX_BODY.
     """
     size = len(frame) - HEADER_SIZE
     if size > MAX_UNPACKED:
         raise FrameTooLarge(f"the frame's body has {size} bytes, the limit is {MAX_UNPACKED}")
     if algorithm is not Compression.NONE and (size >= threshold or size > MAX_BODY):
-        body = compress(frame[HEADER_SIZE:], algorithm, MAX_BODY, fast)
+        body = compress(frame[HEADER_SIZE:], algorithm, MAX_BODY)
         if body is not None:
             return _prefix.pack(len(body), algorithm) + body
     if size <= MAX_BODY:
