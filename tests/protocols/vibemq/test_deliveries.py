@@ -279,6 +279,23 @@ def test_unacked_messages_are_redelivered_after_ack_timeout(harness: Harness) ->
     assert headers["deliveryAttempts"] == "3"
 
 
+def test_message_of_paused_queue_is_redelivered_when_delivery_resumes(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.subscribe("q")
+    peer.publish("q", "m")
+    peer.frames()
+    queue = harness.destination("q")
+    harness.broker.destinations.set_paused(queue, True)
+    for _ in range(4):
+        harness.run_event_loop(30 * SECONDS)
+        assert peer.frames() == []
+    assert queue.waiting == 1
+    harness.broker.destinations.set_paused(queue, False)
+    harness.run_event_loop()
+    [frame] = peer.frames()
+    assert (frame.id, frame.headers["deliveryAttempts"]) == ("m", "2")
+
+
 def test_message_without_dlq_is_dropped_after_max_attempts(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", maxRetryAttempts=1)

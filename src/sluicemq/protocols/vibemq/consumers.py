@@ -406,14 +406,16 @@ class Subscriber:
     def time_out(self, sequences: list[int]) -> None:
         """Redeliver messages whose acknowledgement timeout has expired, counting an attempt.
 
-        They go to another consumer or, if there is none, to the same one.
+        They go to another consumer or, if there is none, to the same one; those of a paused
+        destination only once its delivery resumes.
         """
         consumer = self.consumer
         if consumer is None:
             return
         broker = self._broker
-        delay = consumer.subscription.destination.settings.retry_delay
-        cannot_send = self._connection.channel.congested or self._blocked
+        destination = consumer.subscription.destination
+        delay = destination.settings.retry_delay
+        cannot_send = destination.paused or self._connection.channel.congested or self._blocked
         if delay or cannot_send or self._has_other_consumers(consumer):
             broker.time_out(consumer, sequences)
         else:
