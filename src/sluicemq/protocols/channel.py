@@ -193,10 +193,13 @@ class Channel(Generic[Frame]):
         self.congested = True
 
     def clear_congestion(self) -> None:
-        """Note that the client has read all output, and update reading."""
+        """Note that the client has read all output, update reading, and schedule the dispatch of
+        the deliveries that the session resumes."""
         self.congested = False
         self.unread = 0
         self.update_reading()
+        # the flush of this event loop iteration has already run
+        self.broker.schedule_flush()
 
     def write(self, chunks: list[bytes]) -> None:
         """Send replies, that is everything except deliveries."""

@@ -146,6 +146,16 @@ def test_sends_nothing_to_client_that_does_not_read(peer: Peer) -> None:
     assert peer.texts() == ["a"]
 
 
+def test_deliveries_resume_as_soon_as_client_has_read_all(peer: Peer) -> None:
+    peer.consume("q", peer.create_session())
+    peer.stop_reading()
+    peer.send("q", "a")
+    peer.transport.stalled = False
+    peer.transport.unsent = True
+    peer.harness.run_event_loop()
+    assert peer.texts() == ["a"]
+
+
 def test_delivers_messages_unchanged(harness: Harness, peer: Peer) -> None:
     peer.consume("q", peer.create_session())
     fields: dict[str, Any] = {

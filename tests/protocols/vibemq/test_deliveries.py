@@ -240,6 +240,17 @@ def test_paused_connection_receives_nothing_and_others_are_served(harness: Harne
     assert slow.ids() == ["3"]
 
 
+def test_deliveries_resume_as_soon_as_client_has_read_all(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.subscribe("q")
+    peer.stop_reading()
+    harness.connect().publish("q", "m")
+    peer.transport.stalled = False
+    peer.transport.unsent = True
+    harness.run_event_loop()
+    assert peer.ids() == ["m"]
+
+
 def test_resuming_delivery_respects_byte_window(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(window_bytes=10))
     peer.publish("q", "0123456789", "1")

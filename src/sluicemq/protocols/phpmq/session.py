@@ -224,8 +224,6 @@ class PhpmqSession:
         if self._pauses.reasons:
             self._channel.clear_congestion()
             self._pauses.resume(CONGESTED)
-            # the flush of this event loop iteration has already run
-            self._broker.schedule_flush()
 
     def pause_delivery(self) -> None:
         """Stop deliveries, so that no message is sent in part."""
