@@ -432,6 +432,19 @@ def test_admin_token_logs_in_without_users(tmp_path: Path) -> None:
     fixture.close()
 
 
+def test_audit_log_names_admin_token_and_no_user_of_wrong_token(
+    tmp_path: Path, log: list[dict[str, Any]]
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(ADMIN_TOKEN + "\n")
+    fixture = AuthenticatorFixture(tmp_path, admin_token_file=file)
+    fixture.login(token=ADMIN_TOKEN)
+    fixture.login("anna", "slq_wrong")
+    fixture.close()
+    users = [(entry["event"], entry["user"]) for entry in log]
+    assert users == [("login", "(admin token)"), ("login failed", "")]
+
+
 # --- throttling ---------------------------------------------------------------------------------
 
 

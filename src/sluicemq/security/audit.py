@@ -41,8 +41,8 @@ class Audit:
             self._log = structlog.wrap_logger(None, wrapper_class=logger_class).bind(logger=LOGGER)
 
     def log_login(self, peer: str, user: str, method: str) -> None:
-        """Log a login; `method` is password or token."""
-        self._write("login", peer=peer, user=audited_user(user), method=method)
+        """Log a login of a user that exists; `method` is password, digest or token."""
+        self._write("login", peer=peer, user=user, method=method)
 
     def log_failed_login(self, peer: str, user: str, method: str, wait: float) -> None:
         """Log wrong credentials; further attempts are refused for `wait` seconds from now on."""
@@ -111,9 +111,9 @@ class Audit:
 
 
 def audited_user(name: str) -> str:
-    """Return the user name of a client for the log, or a placeholder for an invalid name, which may
-    be a misplaced password."""
-    return name if is_user_name(name) else "(not a name)"
+    """Return the user name of a client for the log, "" if there is none, or a placeholder for an
+    invalid name, which may be a misplaced password."""
+    return name if not name or is_user_name(name) else "(not a name)"
 
 
 def _printable(text: str) -> str:
