@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import ssl
 from collections.abc import Iterator
@@ -97,6 +98,49 @@ def test_errors_have_distinct_messages(authority: Authority, tmp_path: Path) -> 
         read_authorities(junk)
 
 
+@pytest.mark.parametrize(
+    ("part", "replacement", "message"),
+    [
+        ("a003020102", "a003020104", "has an unsupported certificate: 4 is not a valid"),
+        ("2a8648ce3d0201", "2a8648ce3d0207", "has a certificate with an unsupported key"),
+    ],
+)
+def test_unsupported_certificate_is_an_error(
+    authority: Authority, part: str, replacement: str, message: str
+) -> None:
+    leaf = authority.issue()
+    der = ssl.PEM_cert_to_DER_cert(leaf.cert_chain_pems[0].bytes().decode())
+    changed = der.replace(bytes.fromhex(part), bytes.fromhex(replacement))
+    content = leaf.private_key_pem.bytes() + ssl.DER_cert_to_PEM_cert(changed).encode()
+    assert message in error_of(authority.file("unsupported.pem", content))
+
+
+def test_certificate_with_duplicate_extension_has_no_other_warning(authority: Authority) -> None:
+    extensions = [
+        x509.UnrecognizedExtension(x509.ObjectIdentifier(f"1.2.3.{last}"), b"\x05\x00")
+        for last in (4, 5)
+    ]
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
+    key = ec.generate_private_key(ec.SECP256R1())
+    der = certificate_of(subject, *extensions, key=key).replace(
+        bytes.fromhex("06032a0305"), bytes.fromhex("06032a0304")
+    )
+    content = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    pem_file = authority.file("twice.pem", content + ssl.DER_cert_to_PEM_cert(der).encode())
+    assert warnings(pem_file) == ["the certificate CN=broker expires on 2030-06-01"]
+
+
+def test_exhausted_descriptors_are_an_error(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(name: str) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    pem_file = authority.pem(authority.issue())
+    monkeypatch.setattr(os, "memfd_create", fail)
+    assert "Too many open files" in error_of(pem_file)
+
+
 def test_authority_before_the_broker_is_an_error(authority: Authority) -> None:
     leaf = authority.issue()
     content = authority.ca.cert_pem.bytes() + leaf.private_key_and_cert_chain_pem.bytes()
@@ -182,8 +226,12 @@ def test_missing_intermediate_certificate_is_a_warning(authority: Authority) -> 
 # --- names of clients ------------------------------------------------------------------------
 
 
-def certificate_of(subject: x509.Name, *extensions: x509.ExtensionType) -> bytes:
-    key = ec.generate_private_key(ec.SECP256R1())
+def certificate_of(
+    subject: x509.Name,
+    *extensions: x509.ExtensionType,
+    key: ec.EllipticCurvePrivateKey | None = None,
+) -> bytes:
+    key = key or ec.generate_private_key(ec.SECP256R1())
     builder = x509.CertificateBuilder(subject, subject, key.public_key(), 1, NOW, NOW)
     for extension in extensions:
         builder = builder.add_extension(extension, critical=False)

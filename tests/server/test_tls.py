@@ -334,7 +334,10 @@ def test_failed_reload_keeps_certificate(start: Start, authority: Authority) -> 
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}")
     port, trust = broker.port("phpmq+tls"), authority.trust()
     mismatch = first.private_key_pem.bytes() + second.cert_chain_pems[0].bytes()
-    for count, content in enumerate((b"junk", b"", mismatch), 1):
+    der = ssl.PEM_cert_to_DER_cert(first.cert_chain_pems[0].bytes().decode())
+    other_version = ssl.DER_cert_to_PEM_cert(der.replace(b"\xa0\3\2\1\2", b"\xa0\3\2\1\4"))
+    unsupported = first.private_key_pem.bytes() + other_version.encode()
+    for count, content in enumerate((b"junk", b"", mismatch, unsupported), 1):
         authority.file("broker.pem", content)
         os.kill(broker.pid, signal.SIGHUP)
         wait_until(
@@ -343,7 +346,7 @@ def test_failed_reload_keeps_certificate(start: Start, authority: Authority) -> 
         assert served_serial(port, trust) == serial_of(first)
     pem.unlink()
     os.kill(broker.pid, signal.SIGHUP)
-    wait_until(lambda: read_log(broker).count("certificate rejected") == 4, "no refusal")
+    wait_until(lambda: read_log(broker).count("certificate rejected") == 5, "no refusal")
     assert "Traceback" not in read_log(broker)
     authority.pem(second)
     os.kill(broker.pid, signal.SIGHUP)

@@ -55,16 +55,14 @@ class KeyedChain(NamedTuple):
         content = self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         for certificate in self.certificates:
             content += certificate.public_bytes(Encoding.PEM)
-        descriptor = os.memfd_create("certificate")
         try:
-            with open(descriptor, "wb", closefd=False) as file:
+            with open(os.memfd_create("certificate"), "wb") as file:
                 file.write(content)
-            context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+                file.flush()
+                context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
         except (OSError, ssl.SSLError) as error:
             reason = error.strerror or str(error)
             raise ConfigurationError(f"OpenSSL rejects the certificate: {reason}") from None
-        finally:
-            os.close(descriptor)
 
     def warnings(self, now: datetime) -> Iterator[str]:
         """Yield the reasons for which clients may reject the certificate, one sentence each."""
@@ -106,13 +104,9 @@ def read_chain(certificate: Path, key: Path | None, password_file: Path | None) 
             raise ConfigurationError(f"{certificate} is PKCS#12 and holds its key; leave out key")
         return _read_pkcs12(certificate, password, password_file)
     content = read_bounded(certificate)
-    try:
-        certificates = tuple(x509.load_pem_x509_certificates(content))
-    except ValueError:
-        raise ConfigurationError(
-            f"{certificate} has no certificate; it must be PEM (or PKCS#12, if the name "
-            "ends in .p12 or .pfx)"
-        ) from None
+    certificates = _read_certificates(
+        certificate, content, " (or PKCS#12, if the name ends in .p12 or .pfx)"
+    )
     key_file = key or certificate
     private_key = _read_key(
         key_file, read_bounded(key) if key else content, password, password_file
@@ -122,10 +116,7 @@ def read_chain(certificate: Path, key: Path | None, password_file: Path | None) 
 
 def read_authorities(path: Path) -> str:
     """Return the trusted certificates as PEM text. Raises ConfigurationError if there are none."""
-    try:
-        certificates = x509.load_pem_x509_certificates(read_bounded(path))
-    except ValueError:
-        raise ConfigurationError(f"{path} has no certificate; it must be PEM") from None
+    certificates = _read_certificates(path, read_bounded(path))
     return "".join(certificate.public_bytes(Encoding.PEM).decode() for certificate in certificates)
 
 
@@ -157,6 +148,18 @@ def peer_user(certificate: bytes, kind: str) -> str:
         x509.DNSName if kind == "san-dns" else x509.RFC822Name
     )
     return next(iter(alternatives.get_values_for_type(entry_type)), "")
+
+
+def _read_certificates(
+    path: Path, content: bytes, other_form: str = ""
+) -> tuple[x509.Certificate, ...]:
+    """Return the certificates of a PEM file. `other_form` is added to the advice of an error."""
+    try:
+        return tuple(x509.load_pem_x509_certificates(content))
+    except ValueError:
+        raise ConfigurationError(f"{path} has no certificate; it must be PEM{other_form}") from None
+    except x509.InvalidVersion as error:
+        raise ConfigurationError(f"{path} has an unsupported certificate: {error}") from None
 
 
 def _read_pkcs12(path: Path, password: bytes | None, password_file: Path | None) -> KeyedChain:
@@ -221,9 +224,15 @@ def _read_key(
 
 def _matched(chain: KeyedChain, key_file: Path, certificate_file: Path) -> KeyedChain:
     public_key = chain.key.public_key()
-    if public_key == chain.own.public_key():
-        return chain
-    if any(public_key == certificate.public_key() for certificate in chain.certificates):
+    try:
+        if public_key == chain.own.public_key():
+            return chain
+        is_later = any(public_key == later.public_key() for later in chain.certificates[1:])
+    except (UnsupportedAlgorithm, ValueError) as error:
+        raise ConfigurationError(
+            f"{certificate_file} has a certificate with an unsupported key: {error}"
+        ) from None
+    if is_later:
         raise ConfigurationError(
             f"the certificate of the key in {key_file} must be the first in {certificate_file}, "
             "before those of the authorities"
@@ -237,7 +246,7 @@ def _names_issuer_certificate(certificate: x509.Certificate) -> bool:
     """Return whether the certificate has the URL of its issuer's certificate."""
     try:
         access = certificate.extensions.get_extension_for_class(x509.AuthorityInformationAccess)
-    except (x509.ExtensionNotFound, ValueError):
+    except (x509.DuplicateExtension, x509.ExtensionNotFound, ValueError):
         return False
     return any(
         description.access_method == AuthorityInformationAccessOID.CA_ISSUERS
