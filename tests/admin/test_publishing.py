@@ -257,6 +257,25 @@ async def test_only_visible_dead_letter_queues_are_listed(api_fixture: ApiFixtur
 
 
 @in_event_loop
+async def test_reasons_of_dead_letters_require_permission_to_browse(
+    api_fixture: ApiFixture,
+) -> None:
+    broker = api_fixture.broker
+    for name in ("read.dlq", "written.dlq"):
+        properties = {"deadLetterReason": "the card 4711 is invalid"}
+        send(queue(broker, name), "", properties=properties, broker=broker)
+    api_fixture.add("root", superuser=True)
+    api_fixture.add("anna", "read*: browse", "written*: produce")
+    http_client = api_fixture.http_client()
+    await http_client.login("anna")
+    listing = (await http_client.request("GET", "/dead-letters")).json()
+    assert [(item["name"], item["reasons"], item["scanned"]) for item in listing["items"]] == [
+        ("read.dlq", {"the card 4711 is invalid": 1}, 1),
+        ("written.dlq", {}, 0),
+    ]
+
+
+@in_event_loop
 async def test_nearly_full_disk_is_507(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     api_fixture.broker.publisher.on_space(SpaceReport(SpaceLevel.LOW))

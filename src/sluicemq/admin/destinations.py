@@ -357,6 +357,10 @@ class CountedReasons(NamedTuple):
     counted: int
 
 
+_NOT_COUNTED: Final = CountedReasons((), {}, 0)
+"""Counts for callers who may not browse the queue."""
+
+
 class DeadLetterService(Service):
     """Handlers of `/dead-letters`."""
 
@@ -376,7 +380,8 @@ class DeadLetterService(Service):
         limit = min(MAX_COUNTED, MAX_SCANNED // max(1, len(page.items)))
         items = []
         async for queue in slices.iterate(page.items):
-            summary = await self._count(queue, limit, slices)
+            may_browse = call.identity.may(Operation.BROWSE, queue.name)
+            summary = await self._count(queue, limit, slices) if may_browse else _NOT_COUNTED
             item = DeadLetterItem(
                 kind="queue",
                 name=printable(queue.name),

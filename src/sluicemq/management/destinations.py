@@ -210,7 +210,8 @@ class DeadLetterQuery(SortedPageQuery, kw_only=True, frozen=True):
 class DeadLetterItem(AddressView, kw_only=True, frozen=True, omit_defaults=True):
     """A dead-letter queue.
 
-    reasons    number of messages by reason, among at most the first thousand
+    reasons    number of messages by reason, among at most the first thousand; empty if the caller
+               may not browse the queue
     scanned    number of messages examined
     oldest_ms  age of the oldest message; null if the queue is empty
     sources    the first 20 destinations that send their dead letters there, because their

@@ -52,7 +52,9 @@ function columns(onaction) {
       fingerprint: ({ reasons, scanned, ready }) => JSON.stringify([reasons, scanned < ready]),
       show: ({ reasons, scanned, ready }) => [
         Object.entries(reasons).map(([reason, times]) => [badge(`${reason} ${count(times)}`), " "]),
-        scanned < ready && h("div", { class: "hint" }, `of the first ${plural(scanned, "message")}`),
+        scanned > 0 &&
+          scanned < ready &&
+          h("div", { class: "hint" }, `of the first ${plural(scanned, "message")}`),
       ],
     },
     {
