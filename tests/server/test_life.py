@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import signal
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -92,6 +95,19 @@ def test_shutdown_does_not_wait_for_client_that_does_not_read(start: Start) -> N
         before = time.monotonic()
         assert broker.stop() == 0
         assert time.monotonic() - before < 25
+
+
+def test_reload_signal_during_shutdown_does_not_end_process(start: Start) -> None:
+    broker = start(PHPMQ)
+    pid = broker.pid
+    os.kill(pid, signal.SIGTERM)
+    with ThreadPoolExecutor(1) as pool:
+        exit_code = pool.submit(broker.wait)
+        while not exit_code.done():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGHUP)
+            time.sleep(0.001)
+    assert exit_code.result() == 0
 
 
 def test_second_broker_on_data_directory_is_rejected(start: Start, tmp_path: Path) -> None:

@@ -76,7 +76,8 @@ def serve(loaded: LoadedConfig) -> int:
     loaded.check()
     configure(loaded.config.logging)
     server = Server(loaded)
-    previous = {number: signal.signal(number, server.stop) for number in STOP_SIGNALS}
+    handlers = {**dict.fromkeys(STOP_SIGNALS, server.stop), signal.SIGHUP: server.reload}
+    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         code = uvloop.run(server.run())
     except BaseException:
@@ -85,7 +86,7 @@ def serve(loaded: LoadedConfig) -> int:
         raise
     # The broker has stopped. Ignore further signals until the process exits: the interpreter
     # resets handlers during finalization, but not SIG_IGN.
-    for number in STOP_SIGNALS:
+    for number in handlers:
         signal.signal(number, signal.SIG_IGN)
     return code
 
@@ -121,15 +122,22 @@ class Server:
         """
         if not self._stop_requested:
             self._stop_requested = True
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._stop.set)
+            self._set_from_signal(self._stop)
+
+    def reload(self, number: int, frame: FrameType | None) -> None:
+        """Reload the certificates (signal handler, as `stop`)."""
+        self._set_from_signal(self._reload)
+
+    def _set_from_signal(self, event: asyncio.Event) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has been closed: the broker has stopped
+                self._loop.call_soon_threadsafe(event.set)
 
     async def run(self) -> int:
         """Start, serve until `stop` is called, shut down, and return the exit code."""
         self._loop = loop = asyncio.get_running_loop()
         if self._stop_requested:
             self._stop.set()
-        loop.add_signal_handler(signal.SIGHUP, self._reload.set)
         self.config.broker.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         journal = self._open_journal(loop)
         try:
