@@ -92,6 +92,9 @@ and the console, not the msglite gateway, and its logins are those of an `http` 
 address. The reply to other text is msglite's error line; binary data of another protocol closes the
 connection.
 
+A listener on `[::]` accepts IPv6 connections only; another one on `0.0.0.0` with the same port
+accepts those of IPv4.
+
 All other settings may also be options of the URL, as in `--listen`:
 `phpmq+tls://127.0.0.1:9100?certificate=/etc/ssl/broker.pem&max_connections=500`. A
 listener may have all settings of `[limits]`, and these:

@@ -204,3 +204,17 @@ def test_used_sockets_and_other_files_are_not_replaced(start: Start, tmp_path: P
                 broker.start()
     assert file.read_text() == "mine"
     assert used.exists()
+
+
+def test_listeners_of_both_ip_versions_share_a_port(start: Start) -> None:
+    with socket.socket(socket.AF_INET6) as ipv6:
+        try:
+            ipv6.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+        port = ipv6.getsockname()[1]
+    start(f"phpmq://0.0.0.0:{port}", f"phpmq://[::]:{port}", options=("--insecure-public",))
+    for host in ("127.0.0.1", "::1"):
+        with BlockingClient(PhpmqClient.connect, host, port) as client:
+            client.send("a", host.encode())
+            client.confirm()

@@ -188,7 +188,12 @@ class Url(NamedTuple):
             return self.path == other.path
         if self.port != other.port or self.port == 0:
             return False
-        return self.host == other.host or is_wildcard(self.host) or is_wildcard(other.host)
+        if self.host == other.host:
+            return True
+        versions = _ip_version(self.host), _ip_version(other.host)
+        # a listener on `::` accepts no IPv4 connections
+        has_same_version = 0 in versions or versions[0] == versions[1]
+        return has_same_version and (is_wildcard(self.host) or is_wildcard(other.host))
 
 
 def _mistake(text: str, problem: str) -> ConfigurationError:
@@ -291,6 +296,14 @@ def _parse_host_port(text: str, default_port: int | None) -> tuple[str, int]:
 def is_wildcard(host: str) -> bool:
     """Return whether the host means all addresses of the machine."""
     return host in ("0.0.0.0", "::")
+
+
+def _ip_version(host: str) -> int:
+    """Return 4 or 6 for an IP address; 0 for a host name, which may have addresses of both."""
+    try:
+        return ipaddress.ip_address(host).version
+    except ValueError:
+        return 0
 
 
 def is_public(host: str) -> bool:
