@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import socket
 import threading
 import zlib
 from typing import Any
@@ -11,14 +13,19 @@ from urllib.parse import quote
 import pytest
 
 from sluicemq.admin import messages
-from sluicemq.admin.messages import PREVIEWED_BYTES, view_of_body
+from sluicemq.admin.messages import MAX_DOWNLOADS, PREVIEWED_BYTES, view_of_body
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.java import Byte, Char, Float, Long, Short, dumps, dumps_map, dumps_stream
 from tests.admin.destinations import queue, read, send, topic, unacked_numbers
+from tests.server.conftest import Start
 from tests.support.api import ApiFixture, HttpClient, in_event_loop
+from tests.support.http import HTTP, Client
+from tests.support.polling import wait_until
 
 MESSAGES_PATH = "/destinations/queue/q/messages"
 SCRIPT = "<script>alert(1)</script>"
@@ -328,6 +335,35 @@ async def test_body_is_downloaded_and_never_rendered(api_fixture: ApiFixture) ->
     assert response.headers["content-disposition"].startswith("attachment;")
     assert response.headers["x-content-type-options"] == "nosniff"
     assert "default-src 'none'" in response.headers["content-security-policy"]
+
+
+def test_user_who_reads_slowly_downloads_few_bodies_at_a_time(start: Start) -> None:
+    broker = start(HTTP, "phpmq://127.0.0.1:0")
+    port = broker.port("http")
+    body = bytes(32 << 20)
+    with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
+        client.send("a", body)
+        client.confirm()
+    with Client(port) as client, contextlib.ExitStack() as stack:
+        path = "/destinations/queue/a/messages"
+        [item] = client.get(path).json()["items"]
+        request = f"GET /api/v1{path}/{item['id']}/body HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        sockets = []
+        for _ in range(MAX_DOWNLOADS + 2):
+            sockets.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), 30)))
+            sockets[-1].sendall(request.encode())
+
+        def downloads() -> int:
+            connections = client.get("/connections").json()["items"]
+            return sum(65_536 < connection["sent_bytes"] < len(body) for connection in connections)
+
+        wait_until(lambda: downloads() == MAX_DOWNLOADS)
+        sockets.pop(0).close()
+        with sockets.pop(0) as reader:
+            received = 0
+            while received < len(body):
+                received += len(reader.recv(1 << 20))
+        wait_until(lambda: downloads() == MAX_DOWNLOADS)
 
 
 @in_event_loop

@@ -13,18 +13,20 @@ from __future__ import annotations
 import asyncio
 import re
 from base64 import b64encode
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack
 from itertools import islice
 from math import inf, isfinite
 from time import perf_counter
 from typing import Any, Final, Literal
 
 import msgspec
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from sluicemq.admin.clients import may_see_subscription
 from sluicemq.admin.destinations import find_destination
-from sluicemq.admin.endpoints import Call, Service, handles
+from sluicemq.admin.endpoints import ApiContext, Call, Service, handles
 from sluicemq.admin.errors import ApiError, base64_of, printable
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import (
@@ -235,12 +237,24 @@ PREVIEW_BYTES: Final = 4096
 PREVIEWED_BYTES: Final = 256 * 1024
 """Maximum size of a compressed body that a list decompresses, because that delays other clients."""
 
+MAX_DOWNLOADS: Final = 4
+"""Bodies sent to a user at a time by a listener: each is in memory until the client has read it."""
+CHUNK_BYTES: Final = 256 * 1024
+"""Bytes of a body that are sent at a time."""
+
 _ID: Final = re.compile(r"(m?)([1-9][0-9]{0,18})")
 _CURSOR: Final = re.compile(r"([0-9])\.([0-9]{1,19})\.([0-9]{1,19})")
 
 
 class MessageService(Service):
     """Handlers of `/destinations/{kind}/{name}/messages`."""
+
+    def __init__(self, context: ApiContext) -> None:
+        super().__init__(context)
+        self._downloads: defaultdict[str, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(MAX_DOWNLOADS)
+        )
+        """Bodies that may be sent to a user, by its name."""
 
     @handles(LIST_MESSAGES)
     async def index(self, call: Call, query: MessageQuery) -> MessagePage:
@@ -332,14 +346,20 @@ class MessageService(Service):
 
     @handles(GET_MESSAGE_BODY)
     async def body(self, call: Call, parameters: MessagePath) -> Response:
-        """GET …/messages/{id}/body: to be kept, never to be shown by a browser."""
-        delivery, message = self._find_message(call, parameters)
-        headers = {
-            "Content-Disposition": f'attachment; filename="message-{delivery.sequence}.bin"',
-            "Content-Security-Policy": "default-src 'none'; sandbox",
-        }
-        content = await asyncio.to_thread(raw_body, message)
-        return Response(content, 200, headers, "application/octet-stream")
+        """GET …/messages/{id}/body: to be kept, never to be shown by a browser. Waits for the end
+        of another download of the user if there are MAX_DOWNLOADS."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._downloads[call.identity.name])
+            delivery, message = self._find_message(call, parameters)
+            content = await asyncio.to_thread(raw_body, message)
+            headers = {
+                "Content-Disposition": f'attachment; filename="message-{delivery.sequence}.bin"',
+                "Content-Length": str(len(content)),
+                "Content-Security-Policy": "default-src 'none'; sandbox",
+            }
+            chunks = _chunks(content, stack.pop_all())
+            await anext(chunks)  # from here on, it closes the stack
+        return StreamingResponse(chunks, 200, headers, "application/octet-stream")
 
     def _find_message(self, call: Call, parameters: MessagePath) -> tuple[Delivery, Message]:
         """Return the message of the path and its delivery. Raises ApiError if it does not exist or
@@ -487,6 +507,16 @@ def damaged_item(
     placeholder = Message(destination, b"", priority=delivery.priority)
     view = message_item(broker, delivery, placeholder, state, position)
     return msgspec.structs.replace(view, body_kind="none", damaged=True)
+
+
+async def _chunks(content: bytes, stack: AsyncExitStack) -> AsyncIterator[bytes]:
+    """Yield nothing, then the content in chunks. Closes `stack` at the end, or when the client
+    disconnects."""
+    async with stack:
+        yield b""
+        for start in range(0, len(content), CHUNK_BYTES):
+            yield content[start : start + CHUNK_BYTES]
+            await asyncio.sleep(0)  # the connection is flushed, and pauses at its high watermark
 
 
 async def _scan_page(
