@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.phpmq.wire import encode_send
+from sluicemq.server.config import BrokerSettings
 from tests.server.conftest import Start
 from tests.support.polling import wait_until
 
@@ -95,6 +96,20 @@ def test_shutdown_does_not_wait_for_client_that_does_not_read(start: Start) -> N
         before = time.monotonic()
         assert broker.stop() == 0
         assert time.monotonic() - before < 25
+
+
+def test_shutdown_closes_connections_that_are_being_accepted(start: Start) -> None:
+    broker = start(PHPMQ)
+    pid, port = broker.pid, broker.port("phpmq")
+    os.kill(pid, signal.SIGSTOP)
+    with ExitStack() as opened:
+        for _ in range(50):
+            opened.enter_context(socket.create_connection(("127.0.0.1", port), 30))
+        os.kill(pid, signal.SIGTERM)
+        before = time.monotonic()
+        os.kill(pid, signal.SIGCONT)
+        assert broker.wait() == 0
+    assert time.monotonic() - before < BrokerSettings().shutdown_timeout
 
 
 def test_reload_signal_during_shutdown_does_not_end_process(start: Start) -> None:

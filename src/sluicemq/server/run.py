@@ -426,6 +426,7 @@ class Server:
         self._notifier.stopping("letting clients finish")
         for listener in self.listeners:
             await listener.stop_accepting()
+        await asyncio.sleep(0)  # connections accepted in this iteration begin
         broker.stop()
         batch.begin()
         for listener in self.listeners:
