@@ -208,6 +208,10 @@ def test_destinations_inherit_default_destination(tmp_path: Path) -> None:
         ("[[listeners]]\nurl = 'phpmq://?certifcate=/x'", ["did you mean certificate?"]),
         ("[[listeners]]\nurl = 'phpmq://?durability=fast'", ["none, lazy, sync"]),
         ("[[listeners]]\nurl = 'phpmq+unix://s'", ["three slashes"]),
+        (
+            "[broker]\nscan_budget = 1\nscan-budget = 2",
+            ["test.toml:3: broker.scan_budget is given twice"],
+        ),
         ("a = ", ["test.toml:1: not TOML"]),
         ("x = " + "[" * 20_000, ["not TOML"]),
     ],

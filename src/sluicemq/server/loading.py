@@ -344,12 +344,16 @@ class _Collector:
         names += [path[-1] for path in SECTIONS if path[:-1] == section]
         if not section:
             names += ["listeners", "destinations"]
+        given: set[str] = set()
         for key, value in tree.items():
             name = key.replace("-", "_")
             path = (*section, name)
             raw_path = (*raw, key)
             dotted = ".".join(path)
             try:
+                if name in given:
+                    raise ConfigurationError(f"{dotted} is given twice")
+                given.add(name)
                 if path in SECTIONS:
                     self.read_section(path, raw_path, _table(value, dotted), source)
                 elif path in self.settings:
