@@ -33,7 +33,8 @@ earlier ones:
    {" and ".join(f"`{file}`" for file in DEFAULT_FILES)};
 3. environment variables: `SLUICEMQ_`, the section, two underscores, the setting, all in capitals
    (`{environment_name(("broker", "data_dir"))}`). `{environment_name(("listeners",))}` holds URLs,
-   separated by spaces. An empty variable counts as unset;
+   separated by spaces. An empty variable counts as unset. Those that Kubernetes sets for a service
+   whose name begins with `sluicemq`, such as `SLUICEMQ_SERVICE_HOST`, are ignored;
 4. the command line.
 
 A configuration file for production sets few of them:

@@ -224,12 +224,29 @@ def test_errors_in_file_are_explained(tmp_path: Path, text: str, expected: list[
         assert part in str(caught.value)
 
 
+def test_variables_of_kubernetes_services_are_ignored() -> None:
+    environ = {
+        "SLUICEMQ_SERVICE_HOST": "10.96.0.12",
+        "SLUICEMQ_SERVICE_PORT": "9100",
+        "SLUICEMQ_SERVICE_PORT_PHPMQ_TLS": "9100",
+        "SLUICEMQ_PORT": "tcp://10.96.0.12:9100",
+        "SLUICEMQ_PORT_9100_TCP": "tcp://10.96.0.12:9100",
+        "SLUICEMQ_PORT_9100_TCP_PROTO": "tcp",
+        "SLUICEMQ_PORT_9100_TCP_PORT": "9100",
+        "SLUICEMQ_PORT_9100_TCP_ADDR": "10.96.0.12",
+        "SLUICEMQ_HTTP_API_SERVICE_HOST": "10.96.0.13",
+        "SLUICEMQ_HTTP_API_PORT_7680_TCP": "tcp://10.96.0.13:7680",
+    }
+    assert load(environ=environ).config == load().config
+
+
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
         ({"SLUICEMQ_BROKER__DATADIR": "x"}, "did you mean SLUICEMQ_BROKER__DATA_DIR?"),
         ({"SLUICEMQ_BROKER__MAX_DESTINATIONS": "many"}, "SLUICEMQ_BROKER__MAX_DESTINATIONS"),
         ({"SLUICEMQ_LISTENERS": "phpmq://h:x"}, "SLUICEMQ_LISTENERS"),
+        ({"SLUICEMQ_HTTP__PORT": "7680"}, "unknown setting SLUICEMQ_HTTP__PORT"),
     ],
 )
 def test_errors_in_environment_are_explained(environ: dict[str, str], expected: str) -> None:

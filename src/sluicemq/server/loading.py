@@ -48,6 +48,13 @@ ENVIRONMENT: Final = "SLUICEMQ_"
 CONFIG_VARIABLE: Final = "SLUICEMQ_CONFIG"
 """Environment variable with the path of the file; not a setting."""
 
+_SERVICE_LINK: Final = re.compile(
+    r"SLUICEMQ_([A-Z0-9]+_)*"
+    r"(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9]+)*|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)\Z"
+)
+"""Variables that Kubernetes sets in every container for a service whose name begins with
+`sluicemq`. They are no settings, which have two underscores after the section."""
+
 SECTIONS: Final[dict[tuple[str, ...], type[msgspec.Struct]]] = {
     ("broker",): BrokerSettings,
     ("broker", "default_destination"): DestinationSettings,
@@ -232,7 +239,7 @@ class _Collector:
                 self.set_listeners([(url, source) for url in value.split()])
             elif variable in names:
                 self.set(names[variable], value, source)
-            else:
+            elif not _SERVICE_LINK.match(variable):
                 self.errors.append(str(unknown("environment", variable, known_names)))
 
     def set_listeners(self, given: Sequence[tuple[object, Source]]) -> None:
