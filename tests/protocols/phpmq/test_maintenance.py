@@ -290,6 +290,17 @@ def test_unknown_commands_and_wrong_case_are_errors(terminal: Terminal) -> None:
         assert "flushall" in answer
 
 
+@pytest.mark.parametrize("method", [b"POST", b"OPTIONS"])
+def test_request_of_a_web_page_closes_without_effect(
+    harness: Harness, terminal: Terminal, method: bytes
+) -> None:
+    harness.connect().send(b"q", b"1")
+    answer = terminal.enter(method + b" / HTTP/1.1\r\nHost: 127.0.0.1:9101\r\n\r\nflushall")
+    assert "This is not an HTTP port." in answer
+    assert not terminal.transport.open
+    assert harness.bodies("q") == [b"1"]
+
+
 def test_accepts_lines_in_any_fragmentation_with_either_ending(
     harness: Harness, terminal: Terminal
 ) -> None:

@@ -203,6 +203,10 @@ class MaintenanceSession(NoConsumers):
                 return screen.help_list()
             case "help", _:
                 return screen.help_page(argument)
+            case _ if line.split()[-1].startswith("HTTP/"):
+                # a web page: the browser sends lines of its choice as the body
+                self._write(screen.error("This is not an HTTP port."))
+                self._close("an HTTP request to the maintenance port")
             case _:
                 return screen.unknown_command(line)
         return ""
