@@ -100,16 +100,16 @@ class ListenerLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_connections_per_address: Annotated[
         int,
         about(
-            "Maximum number of connections from one client address; an IPv6 address counts as its "
-            "/64, Unix sockets have none. 0 = no limit.",
+            "Maximum number of connections from one client address to one listener; an IPv6 "
+            "address counts as its /64, Unix sockets have none. 0 = no limit.",
             ge=0,
         ),
     ] = 0
     max_connections_per_user: Annotated[
         int,
         about(
-            "Maximum number of connections of one user; further logins are rejected. Does not "
-            "apply to HTTP, where each request is authenticated. 0 = no limit.",
+            "Maximum number of connections of one user to one listener; further logins are "
+            "rejected. Does not apply to HTTP, where each request is authenticated. 0 = no limit.",
             ge=0,
         ),
     ] = 0
