@@ -11,7 +11,6 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.datasource import SluiceSource
 from sluicemq.pipeline.sink import options as sink
 from sluicemq.pipeline.sink.options import DEFAULT_SCHEMA, column_indexes
-from sluicemq.pipeline.source.journal_storage import local_path
 from sluicemq.pipeline.source.options import parse_options
 
 URL = "http://broker:7680"
@@ -41,11 +40,11 @@ EXTERNAL = {
 
 def test_properties_of_tables_are_no_options_of_reads() -> None:
     options = parse_options({**MANAGED, "events": "*", "option.events": "*"})
-    assert (options.url, options.path, len(options.events)) == (URL, "", 13)
+    assert (str(options.target), options.path, len(options.events)) == (URL, None, 13)
     options = parse_options({name: text for name, text in MANAGED.items() if name[:3] != "is_"})
-    assert (options.url, options.path) == (URL, "")
+    assert (str(options.target), options.path) == (URL, None)
     options = parse_options({**EXTERNAL, "columns": "body", "option.columns": "body"})
-    assert local_path(options.path) == Path("/var/lib/sluicemq")
+    assert options.path == Path("/var/lib/sluicemq")
     assert options.columns == ("body",)
     # an option of the statement has no copy
     assert parse_options({**MANAGED, "slot": "lake"}).slot == "lake"
@@ -93,7 +92,7 @@ def test_views_to_write_to_have_columns_of_sink() -> None:
         ({"token": "secret"}, "The option token"),
         ({"user": "u", "password": "secret"}, "The option password"),
         ({"url": "http://u:secret@broker:7680"}, "The option url"),
-        ({"url": "http://u@broker:7680?ca=a@b:c"}, ""),
+        ({"url": "https://u@broker:7680?ca=a@b:c"}, ""),
         ({"user": "u"}, ""),
     ],
     ids=str,

@@ -14,7 +14,7 @@ from sluicemq.pipeline.jobs.schemas import ANOMALIES, GOLD, SILVER
 from sluicemq.pipeline.schema import HEADERS, KAFKA, PLAIN, Event
 from sluicemq.pipeline.sink import options as sink
 from sluicemq.pipeline.sink.options import COLUMNS, PART_BYTES, PART_ROWS
-from sluicemq.pipeline.source.options import OPTIONS, parse_options
+from sluicemq.pipeline.source.options import OPTION_NAMES, OPTIONS, parse_options
 
 DOCS = Path(__file__).parents[2] / "docs" / "pipeline"
 NAME = re.compile(r"`([^`]+)`")
@@ -44,10 +44,10 @@ def options_known(error: str) -> list[str]:
 
 def test_options_of_source() -> None:
     table = tables("source.md")[0]
-    assert names(table) == [option.name for option in OPTIONS]
+    assert names(table) == list(OPTION_NAMES)
     with pytest.raises(ConfigurationError) as error:
         parse_options({"nonsense": "1"})
-    assert options_known(str(error.value)) == [option.name for option in OPTIONS]
+    assert options_known(str(error.value)) == list(OPTION_NAMES)
 
 
 def test_defaults_of_source() -> None:

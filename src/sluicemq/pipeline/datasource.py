@@ -24,7 +24,7 @@ class SluiceSource(datasource.DataSource):
         Spark calls this also for views and tables that are only written to by INSERT. Raises
         ConfigurationError.
         """
-        from sluicemq.pipeline.catalog import warn_of_secrets
+        from sluicemq.pipeline.options import warn_of_secrets
         from sluicemq.pipeline.sink import options as sink
         from sluicemq.pipeline.source.options import parse_options, requested_columns
 

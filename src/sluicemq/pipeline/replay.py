@@ -104,7 +104,7 @@ def replay(
     sink = parse_options({**sink_options, **({"destination": destination} if destination else {})})
     messages = _messages(frame, keep_destination=not destination)
     converter = Converter(
-        column_indexes(messages.drop(_ORDER, _TIME).schema, sink.destination), sink
+        column_indexes(messages.drop(_ORDER, _TIME).schema, sink.destination.name), sink
     )
     if make_predicate is not None:
         messages = messages.mapInArrow(_filter_rows(make_predicate, converter), messages.schema)

@@ -29,6 +29,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from sluicemq.model.destination import Kind
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import (
     COMPRESSED_SIZE,
@@ -337,12 +338,12 @@ class Converter:
         self, columns: Mapping[str, pa.Array], count: int, errors: RowErrors
     ) -> tuple[Iterable[object], Iterable[object]]:
         column = columns.get("destination", pa.nulls(count, pa.string()))
-        texts = column.fill_null(self._options.destination)
+        texts = column.fill_null(self._options.destination.name)
         names: Iterable[str | bytes] = convert_distinct(texts, errors, _name, "")
         # the option's topic applies only to rows without a destination
-        defaults: Iterable[bool] = (
-            column.is_null().to_pylist() if self._options.topic else repeat(False)
-        )
+        defaults: Iterable[bool] = repeat(False)
+        if self._options.destination.kind is Kind.TOPIC:
+            defaults = column.is_null().to_pylist()
         kinds = columns.get("destination_kind")
         if kinds is None:
             return names, defaults

@@ -4,40 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Set
+from functools import partial
 from typing import Final, NamedTuple
 
 from pyspark.sql import types as t
 
 from sluicemq.clients.http import RETRY_TIMEOUT, HttpTarget, target
+from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.catalog import OPTIONS_NOT_PASSED, own_options
+from sluicemq.pipeline.options import (
+    CONNECTION,
+    OPTIONS_NOT_PASSED,
+    OptionSpec,
+    choice,
+    number,
+    own_options,
+    parse_values,
+    positive,
+)
 
 DEAD_LETTERS: Final = "sluicemq.sink.dlq"
 """Default dead-letter queue (option deadLetterQueue)."""
 PART_BYTES: Final = 16 * 1024 * 1024
 PART_ROWS: Final = 16_384
 
-_CONNECTION_OPTIONS: Final = ("url", "user", "password", "token")
-"""Options that a read has, too."""
-_OPTION_NAMES: Final = {
-    name.lower(): name
-    for name in (
-        *_CONNECTION_OPTIONS,
-        "destination",
-        "badRows",
-        "deadLetterQueue",
-        "transactionBytes",
-        "transactionRows",
-        "writeId",
-        "batchId",
-        "retryTimeout",
-    )
-}
-WRITE_ONLY: Final = frozenset(_OPTION_NAMES) - {*_CONNECTION_OPTIONS}
-"""Options, in lower case, that identify a table or view as one for writing."""
 _ADDED_BY_SPARK: Final = frozenset({"checkpointlocation", "queryname", "path"})
 """Options that Spark adds; a path is that of `save(path)`."""
-_NUMBER: Final = re.compile(r"[1-9]\d{0,9}\Z|0\Z", re.ASCII)
 _WRITE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}\Z")
 
 BAD_ROWS: Final = ("fail", "drop", "dead-letter")
@@ -47,7 +39,7 @@ BAD_ROWS: Final = ("fail", "drop", "dead-letter")
 class SinkOptions(NamedTuple):
     """Options of a write, created on the driver and sent to the tasks.
 
-    destination  destination of rows that have none, "" = required in each row; topic: it is a topic
+    destination  destination of rows that have none; without a name, each row must have one
     part_bytes, part_rows   limits of a transaction (transactionBytes, transactionRows)
     write_id     "" = none
     batch        index of the write within `write_id` (batchId)
@@ -55,8 +47,7 @@ class SinkOptions(NamedTuple):
     """
 
     target: HttpTarget
-    destination: str = ""
-    topic: bool = False
+    destination: Address = Address(Kind.QUEUE, "")
     bad_rows: str = BAD_ROWS[0]
     dead_letters: str = DEAD_LETTERS
     part_bytes: int = PART_BYTES
@@ -66,60 +57,62 @@ class SinkOptions(NamedTuple):
     retry_timeout: float = RETRY_TIMEOUT
 
 
-def parse_options(options: Mapping[str, str]) -> SinkOptions:
+def _address(text: str) -> Address:
+    name = text.removeprefix("topic:")
+    return Address(Kind.QUEUE if name == text else Kind.TOPIC, name)
+
+
+def _queue(text: str) -> str:
+    if not text:
+        raise ValueError("it is empty, but names a queue")
+    return text
+
+
+def _write_id(text: str) -> str:
+    if not _WRITE_ID.match(text):
+        raise ValueError(f"{text!r} does not have 1 to 128 characters of ASCII without blanks")
+    return text
+
+
+OPTIONS: Final = (
+    OptionSpec("destination", "destination", _address),
+    OptionSpec("badRows", "bad_rows", partial(choice, choices=BAD_ROWS)),
+    OptionSpec("deadLetterQueue", "dead_letters", _queue),
+    OptionSpec("transactionBytes", "part_bytes", positive),
+    OptionSpec("transactionRows", "part_rows", positive),
+    OptionSpec("writeId", "write_id", _write_id),
+    OptionSpec("batchId", "batch", number),
+    OptionSpec("retryTimeout", "retry_timeout", number),
+)
+"""All options but CONNECTION, in the order of the documentation."""
+WRITE_ONLY: Final = frozenset(option.name.lower() for option in OPTIONS)
+"""Options, in lower case, that identify a table or view as one for writing."""
+
+
+def parse_options(given: Mapping[str, str]) -> SinkOptions:
     """Parse the options that Spark passes; case is ignored. Raises ConfigurationError."""
-    options_by_name = own_options(options, _OPTION_NAMES)
-    unknown = sorted(set(options_by_name) - set(_OPTION_NAMES) - _ADDED_BY_SPARK)
+    known = WRITE_ONLY.union(CONNECTION)
+    texts = own_options(given, known)
+    unknown = sorted(set(texts) - known - _ADDED_BY_SPARK)
     if unknown:
+        names = (*CONNECTION, *(option.name for option in OPTIONS))
         raise ConfigurationError(
-            f"a write to sluicemq has no option {', '.join(unknown)}; "
-            f"there are {', '.join(_OPTION_NAMES.values())}"
+            f"a write to sluicemq has no option {', '.join(unknown)}; there are {', '.join(names)}"
         )
-    if "path" in options_by_name:
+    if "path" in texts:
         raise ConfigurationError(
             "messages are written to a running broker: set the option url, and call save() "
             "without a path"
         )
-    if "url" not in options_by_name:
+    if "url" not in texts:
         raise ConfigurationError(
             "the option url names the HTTP listener of a broker, such as http://localhost:7680. "
             + OPTIONS_NOT_PASSED
         )
-    destination = options_by_name.get("destination", "")
-    topic = destination.startswith("topic:")
-    bad_rows = options_by_name.get("badrows", BAD_ROWS[0]).lower()
-    if bad_rows not in BAD_ROWS:
-        raise ConfigurationError(
-            f"badRows is {', '.join(BAD_ROWS)}, not {options_by_name['badrows']!r}"
-        )
-    if not options_by_name.get("deadletterqueue", DEAD_LETTERS):
-        raise ConfigurationError("deadLetterQueue names a queue")
-    write_id = options_by_name.get("writeid", "")
-    if "writeid" in options_by_name and not _WRITE_ID.match(write_id):
-        raise ConfigurationError("writeId has 1 to 128 characters of ASCII, and no blanks")
-    if "batchid" in options_by_name and not write_id:
+    options = SinkOptions(target(texts), **parse_values(texts, OPTIONS))
+    if "batchid" in texts and not options.write_id:
         raise ConfigurationError("batchId counts the writes of one writeId: set writeId, too")
-    return SinkOptions(
-        target(options_by_name),
-        destination.removeprefix("topic:") if topic else destination,
-        topic,
-        bad_rows,
-        options_by_name.get("deadletterqueue", DEAD_LETTERS),
-        _number(options_by_name, "transactionBytes", PART_BYTES, 1),
-        _number(options_by_name, "transactionRows", PART_ROWS, 1),
-        write_id,
-        _number(options_by_name, "batchId", 0, 0),
-        _number(options_by_name, "retryTimeout", int(RETRY_TIMEOUT), 0),
-    )
-
-
-def _number(options_by_name: Mapping[str, str], name: str, default: int, minimum: int) -> int:
-    text = options_by_name.get(name.lower())
-    if text is None:
-        return default
-    if not _NUMBER.match(text) or int(text) < minimum:
-        raise ConfigurationError(f"{name} is a whole number from {minimum} on, not {text!r}")
-    return int(text)
+    return options
 
 
 # --- columns ------------------------------------------------------------------------------------

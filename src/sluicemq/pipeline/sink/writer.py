@@ -47,7 +47,7 @@ class _Writer:
                 "mode append"
             )
         self._options = parse_options(options)
-        self._column_indexes = column_indexes(schema, self._options.destination)
+        self._column_indexes = column_indexes(schema, self._options.destination.name)
 
     def _deliver(
         self, writer: str, batch: int, partition: int, batches: Iterator[pa.RecordBatch]

@@ -48,7 +48,6 @@ from sluicemq.pipeline.source.journal_storage import (
     JournalStorage,
     RecentlyUsed,
     StoredSegment,
-    local_path,
 )
 from sluicemq.pipeline.source.options import SourceOptions
 
@@ -299,7 +298,7 @@ class RemoteSegment(StoredSegment):
 
 def connect(options: SourceOptions) -> JournalStorage:
     """Return the storage without connecting to it. Raises ConfigurationError."""
-    if options.url:
-        settings = {name: getattr(options, name) for name in ("url", "user", "password", "token")}
-        return HttpStorage(http.target({name: text for name, text in settings.items() if text}))
-    return DirectoryStorage(local_path(options.path))
+    if options.target is not None:
+        return HttpStorage(options.target)
+    assert options.path is not None
+    return DirectoryStorage(options.path)

@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -292,15 +291,3 @@ class DirectoryStorage(JournalStorage):
 
     def claim_slot(self, slot: str, holder: str, lease: int) -> None:
         self._slots.claim(slot, holder, MAX_POSITION, lease)
-
-
-def local_path(text: str) -> Path:
-    """Return the path of the option `path`, possibly a file: URL. Raises ConfigurationError."""
-    parts = urlsplit(text)
-    if parts.scheme == "file":
-        return Path(unquote(parts.path))
-    if "://" in text:
-        raise ConfigurationError(
-            f"option path: {text} is not a local path; give a broker's address as the option url"
-        )
-    return Path(text)

@@ -8,21 +8,35 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from sluicemq.clients.http import HttpTarget, target
 from sluicemq.model.access import is_pattern, matcher
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.catalog import OPTIONS_NOT_PASSED, own_options
+from sluicemq.pipeline.options import (
+    CONNECTION,
+    MAX_NUMBER,
+    OPTIONS_NOT_PASSED,
+    OptionSpec,
+    choice,
+    from_json,
+    own_options,
+    parse_values,
+    positive,
+)
 from sluicemq.pipeline.schema import EPOCH, EVENTS, HEADERS, KAFKA, Event
 
 _DIGITS: Final = re.compile(r"-?\d+")
@@ -79,7 +93,7 @@ _OF_HEADERS: Final = frozenset((*HEADERS.names, "headers"))
 class SourceOptions:
     """Options of a read (docs/pipeline/source.md). OPTIONS has their names in Spark.
 
-    user, password, token    credentials for `url`, which may contain them instead; never printed
+    path, target             location of the journal: one of them is set
     destinations             patterns, of which one matches the whole name; that of a topic is
                              `topic:NAME`; () = all
     subscribe                names of destinations, instead of `destinations`
@@ -91,11 +105,8 @@ class SourceOptions:
     slot_limit_bytes         None = the broker's default
     """
 
-    path: str = ""
-    url: str = field(default="", repr=False)
-    user: str = ""
-    password: str = field(default="", repr=False)
-    token: str = field(default="", repr=False)
+    path: Path | None = None
+    target: HttpTarget | None = None
     shape: Shape = Shape.EVENTS
     destinations: tuple[re.Pattern[str], ...] = ()
     subscribe: tuple[str, ...] = ()
@@ -118,9 +129,7 @@ class SourceOptions:
 
 # --- values -----------------------------------------------------------------------------------
 
-_MAX: Final = (1 << 63) - 1
-"""Largest number of Spark and of the journal."""
-_Sequence = Annotated[int, msgspec.Meta(ge=0, le=_MAX)]
+_Sequence = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
 _NOT_EMPTY: Final = msgspec.Meta(min_length=1)
 
 
@@ -133,7 +142,19 @@ class _CheckpointOffset(msgspec.Struct):
 class _Partitions(msgspec.Struct, forbid_unknown_fields=True):
     """Number for the only partition of a destination."""
 
-    number: Annotated[int, msgspec.Meta(ge=EARLIEST, le=_MAX)] = msgspec.field(name=str(PARTITION))
+    number: Annotated[int, msgspec.Meta(ge=EARLIEST, le=MAX_NUMBER)] = msgspec.field(
+        name=str(PARTITION)
+    )
+
+
+def _path(text: str) -> Path | None:
+    """Return a path, also for a file: URL; None if the text is empty. Raises ValueError."""
+    parts = urlsplit(text)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    if "://" in text:
+        raise ValueError(f"{text} is not a local path; give a broker's address as the option url")
+    return Path(text) if text else None
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -149,17 +170,7 @@ def _non_empty_list(text: str, item_name: str) -> tuple[str, ...]:
 
 
 def _boolean(text: str) -> Any:
-    return _decode_json(text.lower(), bool, "neither true nor false")
-
-
-def _positive(text: str) -> Any:
-    return _decode_json(text, Annotated[int, msgspec.Meta(gt=0, le=_MAX)], "not a number above 0")
-
-
-def _shape(text: str) -> Shape:
-    if (name := text.strip().lower()) not in list(Shape):
-        raise ValueError(f"{text!r} is none; there are {', '.join(Shape)}")
-    return Shape(name)
+    return from_json(text.lower(), bool, "neither true nor false")
 
 
 def _globs(text: str) -> tuple[re.Pattern[str], ...]:
@@ -171,13 +182,9 @@ def _globs(text: str) -> tuple[re.Pattern[str], ...]:
 
 
 def _events(text: str) -> tuple[Event, ...]:
-    names = _non_empty_list(text.lower(), "event, such as published,acknowledged")
-    if "*" in names:
-        return tuple(Event)
-    for event in names:
-        if event not in list(Event):
-            raise ValueError(f"{event!r} is none; there are {', '.join(Event)}, or * for all")
-    return tuple(event for event in Event if event in names)
+    names = _non_empty_list(text, "event, such as published,acknowledged")
+    requested = {choice(name, (*Event, "*")) for name in names}
+    return tuple(event for event in Event if event in requested or "*" in requested)
 
 
 def _position(text: str) -> Position:
@@ -240,7 +247,7 @@ def _assigned_destinations(text: str) -> tuple[str, ...]:
         'not JSON such as {"orders":[0],"topic:news":[0]}. The partitions of each destination must '
         "be [0], because it has the partition 0 only"
     )
-    return tuple(_decode_json(text, Annotated[dict[str, tuple[Literal[0]]], _NOT_EMPTY], rule))
+    return tuple(from_json(text, Annotated[dict[str, tuple[Literal[0]]], _NOT_EMPTY], rule))
 
 
 def _timestamps_by_destination(text: str) -> dict[str, int]:
@@ -256,16 +263,8 @@ def _timestamps_by_destination(text: str) -> dict[str, int]:
 
 def _by_destination(text: str, rule: str) -> dict[str, int]:
     """Return the number of each destination. Raises ValueError."""
-    partitions = _decode_json(text, Annotated[dict[str, _Partitions], _NOT_EMPTY], rule)
+    partitions = from_json(text, Annotated[dict[str, _Partitions], _NOT_EMPTY], rule)
     return {destination: item.number for destination, item in partitions.items()}
-
-
-def _decode_json(text: str, type: Any, rule: str) -> Any:
-    """Return a JSON text as an object of a type. Raises ValueError: the text is `rule`."""
-    try:
-        return msgspec.json.decode(text, type=type)
-    except msgspec.MsgspecError:
-        raise ValueError(f"{text!r} is {rule}") from None
 
 
 def _duration_ms(text: str) -> int:
@@ -287,8 +286,7 @@ def _advice(name: str) -> str:
         )
     if name.startswith("kafka.") or name in _KAFKA_ONLY:
         return "it belongs to Kafka and has no counterpart in the sluicemq source: remove it"
-    names = ", ".join(option.name for option in OPTIONS)
-    return f"the sluicemq source has none of that name, but {names}"
+    return f"the sluicemq source has none of that name, but {', '.join(OPTION_NAMES)}"
 
 
 # --- options ----------------------------------------------------------------------------------
@@ -296,29 +294,9 @@ def _advice(name: str) -> str:
 READ: Final = "spark.read"
 READ_STREAM: Final = "spark.readStream"
 
-
-class OptionSpec(NamedTuple):
-    """One option.
-
-    name   its name in Spark; case does not matter
-    field  field of SourceOptions, which has the default
-    parse  returns the value for the text of the option; raises ValueError
-    only   READ or READ_STREAM if the option is for these queries only
-    """
-
-    name: str
-    field: str
-    parse: Callable[[str], object]
-    only: str = ""
-
-
 OPTIONS: Final = (
-    OptionSpec("path", "path", str),
-    OptionSpec("url", "url", str),
-    OptionSpec("user", "user", str),
-    OptionSpec("password", "password", str),
-    OptionSpec("token", "token", str),
-    OptionSpec("shape", "shape", _shape),
+    OptionSpec("path", "path", _path),
+    OptionSpec("shape", "shape", partial(choice, choices=Shape)),
     OptionSpec("destinations", "destinations", _globs),
     OptionSpec("subscribe", "subscribe", _destination_names),
     OptionSpec("subscribePattern", "destinations", _regular_expression),
@@ -332,35 +310,35 @@ OPTIONS: Final = (
     OptionSpec(
         "endingOffsetsByTimestamp", "ending_timestamps", _timestamps_by_destination, only=READ
     ),
-    OptionSpec("minOffsetsPerTrigger", "min_offsets_per_trigger", _positive, only=READ_STREAM),
+    OptionSpec("minOffsetsPerTrigger", "min_offsets_per_trigger", positive, only=READ_STREAM),
     OptionSpec("maxTriggerDelay", "max_trigger_delay_ms", _duration_ms),
-    OptionSpec("maxOffsetsPerTrigger", "max_offsets_per_trigger", _positive, only=READ_STREAM),
-    OptionSpec("maxBytesPerTrigger", "max_bytes_per_trigger", _positive, only=READ_STREAM),
-    OptionSpec("minPartitions", "min_partitions", _positive),
+    OptionSpec("maxOffsetsPerTrigger", "max_offsets_per_trigger", positive, only=READ_STREAM),
+    OptionSpec("maxBytesPerTrigger", "max_bytes_per_trigger", positive, only=READ_STREAM),
+    OptionSpec("minPartitions", "min_partitions", positive),
     OptionSpec("failOnDataLoss", "fail_on_data_loss", _boolean),
     OptionSpec("includeHeaders", "include_headers", _boolean),
     OptionSpec("columns", "columns", _list),
     OptionSpec("slot", "slot", str, only=READ_STREAM),
     OptionSpec("kafka.group.id", "slot", str),
-    OptionSpec("slotLimitBytes", "slot_limit_bytes", _positive),
+    OptionSpec("slotLimitBytes", "slot_limit_bytes", positive),
 )
-"""All options, in the order of the documentation."""
+"""All options but CONNECTION, in the order of the documentation."""
 
-_BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
+OPTION_NAMES: Final = ("path", *CONNECTION, *(option.name for option in OPTIONS[1:]))
 _EXCLUSIVE: Final = (
     ("destinations", "subscribe", "subscribePattern", "assign"),
     ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
     ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
-    ("slot", "kafka.group.id"),
 )
-"""Options of which a read has at most one."""
+"""Options of which a read has at most one, besides those for the same field."""
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """Parse the options that Spark passes. Raises ConfigurationError that names the option."""
-    texts = own_options(given, _BY_NAME)
+    known = {name.lower() for name in OPTION_NAMES}
+    texts = own_options(given, known)
     for name in texts:
-        if name not in _BY_NAME:
+        if name not in known:
             raise ConfigurationError(f"option {name!r}: {_advice(name)}")
     if bool(texts.get("path")) == bool(texts.get("url")):
         raise ConfigurationError(
@@ -373,17 +351,12 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
             raise ConfigurationError(
                 f"options {' and '.join(names)}: they contradict each other, give one of them"
             )
-    values: dict[str, Any] = {}
-    for name, option in _BY_NAME.items():
-        if name in texts:
-            try:
-                value = values[option.field] = option.parse(texts[name])
-            except ValueError as fault:
-                raise ConfigurationError(f"option {option.name}: {fault}") from None
-            # the options of the destinations precede the offsets
-            if isinstance(value, Mapping) and "subscribe" in values:
-                _check_destinations(option.name, value.keys(), set(values["subscribe"]))
-    options = SourceOptions(**values)
+    values = parse_values(texts, OPTIONS)
+    for option in OPTIONS:
+        value = values.get(option.field)
+        if option.name.lower() in texts and isinstance(value, Mapping) and "subscribe" in values:
+            _check_destinations(option.name, value.keys(), set(values["subscribe"]))
+    options = SourceOptions(target=target(texts) if texts.get("url") else None, **values)
     _check(options)
     return options
 

@@ -1,4 +1,4 @@
-"""Options and table properties that Spark's catalog passes to a data source.
+"""Options of reads and writes: what Spark passes to a data source, and the values of the options.
 
 `CREATE TABLE ... USING sluicemq OPTIONS (url '...')` passes every property of the table:
 
@@ -14,8 +14,19 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Container, Mapping
-from typing import Final
+from collections.abc import Callable, Container, Iterable, Mapping
+from functools import partial
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+
+from sluicemq.model.errors import ConfigurationError
+
+CONNECTION: Final = ("url", "user", "password", "token")
+"""Options for the address of a broker and the credentials (`clients.http.target`)."""
+
+MAX_NUMBER: Final = (1 << 63) - 1
+"""Largest number of Spark and of the journal."""
 
 TABLE_PROPERTIES: Final = frozenset(
     {"provider", "owner", "location", "external", "is_managed_location", "comment", "collation"}
@@ -31,6 +42,71 @@ OPTIONS_NOT_PASSED: Final = (
 """Limitation of Spark (PythonTable): a table is read with the statement's options only."""
 
 _log: Final = logging.getLogger(__name__)
+
+
+class OptionSpec(NamedTuple):
+    """One option.
+
+    name   its name in Spark; case does not matter
+    field  field of the options' class, which has the default. Of the options for one field, a read
+           or write has at most one
+    parse  returns the value for the text of the option; raises ValueError
+    only   READ or READ_STREAM (source/options.py) if the option is for these queries only
+    """
+
+    name: str
+    field: str
+    parse: Callable[[str], object]
+    only: str = ""
+
+
+def parse_values(texts: Mapping[str, str], options: Iterable[OptionSpec]) -> dict[str, Any]:
+    """Return the values of the options in `texts` (names in lower case) by their fields.
+
+    Raises ConfigurationError that names the option.
+    """
+    given = [option for option in options if option.name.lower() in texts]
+    values: dict[str, Any] = {}
+    for option in given:
+        names = [other.name for other in given if other.field == option.field]
+        if len(names) > 1:
+            raise ConfigurationError(
+                f"options {' and '.join(names)}: they contradict each other, give one of them"
+            )
+        try:
+            values[option.field] = option.parse(texts[option.name.lower()])
+        except ValueError as error:
+            raise ConfigurationError(f"option {option.name}: {error}") from None
+    return values
+
+
+def from_json(text: str, type: Any, rule: str) -> Any:
+    """Return a JSON text as an object of a type. Raises ValueError: the text is `rule`."""
+    try:
+        return msgspec.json.decode(text, type=type)
+    except msgspec.MsgspecError:
+        raise ValueError(f"{text!r} is {rule}") from None
+
+
+number: Final = partial(
+    from_json,
+    type=Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)],
+    rule=f"not a whole number from 0 to {MAX_NUMBER}",
+)
+positive: Final = partial(
+    from_json,
+    type=Annotated[int, msgspec.Meta(gt=0, le=MAX_NUMBER)],
+    rule=f"not a whole number from 1 to {MAX_NUMBER}",
+)
+
+
+def choice(text: str, choices: Iterable[str]) -> str:
+    """Return the choice of a name; choices are in lower case. Raises ValueError."""
+    names = {str(choice): choice for choice in choices}
+    name = text.strip().lower()
+    if name not in names:
+        raise ValueError(f"{text!r} is none of {', '.join(names)}")
+    return names[name]
 
 
 def own_options(raw_options: Mapping[str, str], option_names: Container[str]) -> dict[str, str]:
