@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -12,7 +13,14 @@ from msgspec.structs import replace
 from sluicemq.model.errors import ConfigurationError, JournalError
 from sluicemq.pipeline.source.heads import ignore_damage, segment_heads
 from sluicemq.pipeline.source.journal import SourceJournal
-from sluicemq.pipeline.source.options import EARLIEST, LATEST, Position, SourceOptions
+from sluicemq.pipeline.source.options import (
+    EARLIEST,
+    LATEST,
+    Position,
+    Positions,
+    SourceOptions,
+    Timestamp,
+)
 from sluicemq.pipeline.source.selection import event_codes
 
 VERSION: Final = 1
@@ -86,48 +94,43 @@ class Bound(NamedTuple):
 
 
 def resolve_start(journal: SourceJournal, options: SourceOptions, default: int) -> Bound:
-    """Return the start that the offsets of the options define; `default` is EARLIEST or LATEST."""
-    position = default if options.starting_offsets is None else options.starting_offsets
-    return _resolve(journal, options, options.starting_timestamps, position, EARLIEST)
+    """Return the start that the options define; `default` is EARLIEST or LATEST."""
+    return _resolve(journal, options, default if options.start is None else options.start, EARLIEST)
 
 
 def resolve_end(journal: SourceJournal, options: SourceOptions) -> Bound:
-    """Return the end that the offsets of the options define."""
-    position = LATEST if options.ending_offsets is None else options.ending_offsets
-    return _resolve(journal, options, options.ending_timestamps, position, LATEST)
+    """Return the end that the options define."""
+    return _resolve(journal, options, LATEST if options.end is None else options.end, LATEST)
 
 
 def _resolve(
-    journal: SourceJournal,
-    options: SourceOptions,
-    times: int | Mapping[str, int] | None,
-    position: Position,
-    others: int,
+    journal: SourceJournal, options: SourceOptions, positions: Positions, others: int
 ) -> Bound:
-    limits = {EARLIEST: journal.state.earliest, LATEST: journal.state.next}
-    strict = options.fail_on_data_loss
-    if isinstance(times, int):
-        return Bound(_first_since(journal, times, strict))
-    if times is not None:
-        sequences = {time: _first_since(journal, time, strict) for time in set(times.values())}
-        bounds = {name: sequences[moment] for name, moment in times.items()}
-        return _enclosing_bound(bounds, options, limits[others], others)
-    if isinstance(position, int):
-        return Bound(limits.get(position, position), explicit=max(position, 0))
-    bounds = {name: limits.get(number, number) for name, number in position.items()}
-    bound = _enclosing_bound(bounds, options, limits[others], others)
-    return bound._replace(explicit=min((n for n in position.values() if n > 0), default=0))
+    """Return the bound at these positions, which includes those of all destinations.
 
-
-def _enclosing_bound(
-    bounds: Mapping[str, int], options: SourceOptions, other: int, others: int
-) -> Bound:
-    """Return the bound that includes those of all destinations.
-
-    `other` is the bound of the others, of which there are none with `subscribe`.
+    others  EARLIEST or LATEST: bound of the destinations without a position
     """
-    positions = [*bounds.values()] if options.subscribe else [*bounds.values(), other]
-    return Bound(min(positions) if others == EARLIEST else max(positions), bounds)
+    limits = {EARLIEST: journal.state.earliest, LATEST: journal.state.next}
+
+    @cache
+    def sequence(position: Position) -> int:
+        if isinstance(position, Timestamp):
+            return _first_since(journal, position.microseconds, options.fail_on_data_loss)
+        return limits.get(position, position)
+
+    if not isinstance(positions, Mapping):
+        return Bound(sequence(positions), explicit=_lowest_number([positions]))
+    by_destination = {name: sequence(position) for name, position in positions.items()}
+    bounds = list(by_destination.values())
+    if not isinstance(options.destinations, frozenset):
+        bounds.append(limits[others])
+    bound = min(bounds) if others == EARLIEST else max(bounds)
+    return Bound(bound, by_destination, _lowest_number(positions.values()))
+
+
+def _lowest_number(positions: Iterable[Position]) -> int:
+    """Return the lowest sequence number above 0; 0 if there is none."""
+    return min((n for n in positions if isinstance(n, int) and n > 0), default=0)
 
 
 def _first_since(journal: SourceJournal, moment: int, strict: bool) -> int:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -70,8 +70,20 @@ _KAFKA_ONLY: Final = frozenset(
     }
 )
 
-Position = int | Mapping[str, int]
-"""EARLIEST, LATEST or a sequence number, for all destinations or by destination."""
+
+class Timestamp(NamedTuple):
+    """Time in µs since 1970, as the position of the first event with this time or a later one."""
+
+    microseconds: int
+
+
+Position = int | Timestamp
+"""EARLIEST, LATEST, a sequence number or a time."""
+Positions = Position | Mapping[str, Position]
+"""Position of all destinations, or of each."""
+Destinations = tuple[re.Pattern[str], ...] | frozenset[str]
+"""Patterns, of which one matches the whole name, or names; empty = all destinations. A topic is
+`topic:NAME`."""
 
 log = logging.getLogger("sluicemq.pipeline.source")
 
@@ -94,11 +106,8 @@ class SourceOptions:
     """Options of a read (docs/pipeline/source.md). OPTIONS has their names in Spark.
 
     path, target             location of the journal: one of them is set
-    destinations             patterns, of which one matches the whole name; that of a topic is
-                             `topic:NAME`; () = all
-    subscribe                names of destinations, instead of `destinations`
-    starting_offsets         first record; None = earliest for a batch, latest for a stream
-    starting_timestamps, ending_timestamps   µs, for all destinations or by destination
+    start                    None = earliest for a batch, latest for a stream
+    end                      exclusive; None = latest
     min_offsets_per_trigger, max_offsets_per_trigger, max_bytes_per_trigger, min_partitions
                              0 = no limit
     columns                  () = all
@@ -108,13 +117,10 @@ class SourceOptions:
     path: Path | None = None
     target: HttpTarget | None = None
     shape: Shape = Shape.EVENTS
-    destinations: tuple[re.Pattern[str], ...] = ()
-    subscribe: tuple[str, ...] = ()
+    destinations: Destinations = ()
     events: tuple[Event, ...] = (Event.PUBLISHED,)
-    starting_offsets: Position | None = None
-    ending_offsets: Position | None = None
-    starting_timestamps: int | Mapping[str, int] | None = None
-    ending_timestamps: int | Mapping[str, int] | None = None
+    start: Positions | None = None
+    end: Positions | None = None
     min_offsets_per_trigger: int = 0
     max_trigger_delay_ms: int = 900_000
     max_offsets_per_trigger: int = 0
@@ -187,7 +193,7 @@ def _events(text: str) -> tuple[Event, ...]:
     return tuple(event for event in Event if event in requested or "*" in requested)
 
 
-def _position(text: str) -> Position:
+def _offsets(text: str) -> Positions:
     value = text.strip()
     if value.lower() in _POSITION_NAMES:
         return _POSITION_NAMES[value.lower()]
@@ -203,10 +209,10 @@ def _position(text: str) -> Position:
     )
 
 
-def _timestamp(text: str) -> int:
+def _timestamp(text: str) -> Timestamp:
     value = text.strip()
     if _DIGITS.fullmatch(value):
-        return int(value) * 1000
+        return Timestamp(int(value) * 1000)
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
@@ -216,19 +222,19 @@ def _timestamp(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     # exact, unlike `timestamp`
-    return (moment - EPOCH) // timedelta(microseconds=1)
+    return Timestamp((moment - EPOCH) // timedelta(microseconds=1))
 
 
-def _destination_names(text: str) -> tuple[str, ...]:
+def _destination_names(text: str) -> frozenset[str]:
     """Return the names in a list with commas. Raises ValueError."""
-    names = tuple(dict.fromkeys(_non_empty_list(text, "destination, such as orders,topic:n")))
+    names = _non_empty_list(text, "destination, such as orders,topic:n")
     for destination in names:
         if "*" in destination:
             raise ValueError(
                 f"{destination!r} is a pattern, but here are names. Use "
                 "destinations for such patterns, or subscribePattern for a regular expression"
             )
-    return names
+    return frozenset(names)
 
 
 def _regular_expression(text: str) -> tuple[re.Pattern[str], ...]:
@@ -241,24 +247,24 @@ def _regular_expression(text: str) -> tuple[re.Pattern[str], ...]:
         raise ValueError(f"{text!r} is not a regular expression: {error}") from None
 
 
-def _assigned_destinations(text: str) -> tuple[str, ...]:
+def _assigned_destinations(text: str) -> frozenset[str]:
     """Return the destinations of `{"orders":[0]}`. Raises ValueError."""
     rule = (
         'not JSON such as {"orders":[0],"topic:news":[0]}. The partitions of each destination must '
         "be [0], because it has the partition 0 only"
     )
-    return tuple(from_json(text, Annotated[dict[str, tuple[Literal[0]]], _NOT_EMPTY], rule))
+    return frozenset(from_json(text, Annotated[dict[str, tuple[Literal[0]]], _NOT_EMPTY], rule))
 
 
-def _timestamps_by_destination(text: str) -> dict[str, int]:
-    """Return the time of each destination, in µs. Raises ValueError."""
+def _timestamps_by_destination(text: str) -> dict[str, Timestamp]:
+    """Return the time of each destination. Raises ValueError."""
     milliseconds = _by_destination(
         text,
         "not JSON with destinations and milliseconds since 1970, such as "
         '{"orders":{"0":1767225600000}}. A destination has the partition 0 only; its timestamp '
         "must be a whole number",
     )
-    return {destination: ms * 1000 for destination, ms in milliseconds.items()}
+    return {destination: Timestamp(ms * 1000) for destination, ms in milliseconds.items()}
 
 
 def _by_destination(text: str, rule: str) -> dict[str, int]:
@@ -298,18 +304,16 @@ OPTIONS: Final = (
     OptionSpec("path", "path", _path),
     OptionSpec("shape", "shape", partial(choice, choices=Shape)),
     OptionSpec("destinations", "destinations", _globs),
-    OptionSpec("subscribe", "subscribe", _destination_names),
+    OptionSpec("subscribe", "destinations", _destination_names),
     OptionSpec("subscribePattern", "destinations", _regular_expression),
-    OptionSpec("assign", "subscribe", _assigned_destinations),
+    OptionSpec("assign", "destinations", _assigned_destinations),
     OptionSpec("events", "events", _events),
-    OptionSpec("startingOffsets", "starting_offsets", _position),
-    OptionSpec("endingOffsets", "ending_offsets", _position, only=READ),
-    OptionSpec("startingTimestamp", "starting_timestamps", _timestamp),
-    OptionSpec("endingTimestamp", "ending_timestamps", _timestamp, only=READ),
-    OptionSpec("startingOffsetsByTimestamp", "starting_timestamps", _timestamps_by_destination),
-    OptionSpec(
-        "endingOffsetsByTimestamp", "ending_timestamps", _timestamps_by_destination, only=READ
-    ),
+    OptionSpec("startingOffsets", "start", _offsets),
+    OptionSpec("endingOffsets", "end", _offsets, only=READ),
+    OptionSpec("startingTimestamp", "start", _timestamp),
+    OptionSpec("endingTimestamp", "end", _timestamp, only=READ),
+    OptionSpec("startingOffsetsByTimestamp", "start", _timestamps_by_destination),
+    OptionSpec("endingOffsetsByTimestamp", "end", _timestamps_by_destination, only=READ),
     OptionSpec("minOffsetsPerTrigger", "min_offsets_per_trigger", positive, only=READ_STREAM),
     OptionSpec("maxTriggerDelay", "max_trigger_delay_ms", _duration_ms),
     OptionSpec("maxOffsetsPerTrigger", "max_offsets_per_trigger", positive, only=READ_STREAM),
@@ -325,12 +329,6 @@ OPTIONS: Final = (
 """All options but CONNECTION, in the order of the documentation."""
 
 OPTION_NAMES: Final = ("path", *CONNECTION, *(option.name for option in OPTIONS[1:]))
-_EXCLUSIVE: Final = (
-    ("destinations", "subscribe", "subscribePattern", "assign"),
-    ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
-    ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
-)
-"""Options of which a read has at most one, besides those for the same field."""
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
@@ -345,17 +343,12 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
             "options path and url: give one of them. path is a broker's data directory on this "
             f"machine, url its HTTP address, such as http://localhost:7680. {OPTIONS_NOT_PASSED}"
         )
-    for group in _EXCLUSIVE:
-        names = [name for name in group if name.lower() in texts]
-        if len(names) > 1:
-            raise ConfigurationError(
-                f"options {' and '.join(names)}: they contradict each other, give one of them"
-            )
     values = parse_values(texts, OPTIONS)
-    for option in OPTIONS:
+    subscribed = values.get("destinations", ())
+    for option in OPTIONS if isinstance(subscribed, frozenset) else ():
         value = values.get(option.field)
-        if option.name.lower() in texts and isinstance(value, Mapping) and "subscribe" in values:
-            _check_destinations(option.name, value.keys(), set(values["subscribe"]))
+        if option.name.lower() in texts and isinstance(value, Mapping):
+            _check_destinations(option.name, value.keys(), subscribed)
     options = SourceOptions(target=target(texts) if texts.get("url") else None, **values)
     _check(options)
     return options
@@ -401,8 +394,8 @@ def _check_destinations(name: str, given: Set[str], subscribed: Set[str]) -> Non
 
 def check_batch(options: SourceOptions) -> None:
     """Check the options of `spark.read`. Raises ConfigurationError; logs ignored options."""
-    _reject_offset("startingOffsets", options.starting_offsets, "latest")
-    _reject_offset("endingOffsets", options.ending_offsets, "earliest")
+    _reject_offset("startingOffsets", options.start, "latest")
+    _reject_offset("endingOffsets", options.end, "earliest")
     ignored = [
         f"option {option.name}"
         for option in OPTIONS
@@ -412,7 +405,7 @@ def check_batch(options: SourceOptions) -> None:
         log.warning("Ignored in a batch: %s. These options are for streams.", " and ".join(ignored))
 
 
-def _reject_offset(name: str, given: Position | None, word: str) -> None:
+def _reject_offset(name: str, given: Positions | None, word: str) -> None:
     if _POSITION_NAMES[word] in (given.values() if isinstance(given, Mapping) else (given,)):
         raise ConfigurationError(
             f"option {name}: {word} leaves nothing to read in a batch. Give another position, or "
@@ -422,7 +415,7 @@ def _reject_offset(name: str, given: Position | None, word: str) -> None:
 
 def check_stream(options: SourceOptions) -> None:
     """Check the options of `spark.readStream`. Raises ConfigurationError."""
-    if options.ending_offsets is not None or options.ending_timestamps is not None:
+    if options.end is not None:
         names = " or ".join(option.name for option in OPTIONS if option.only == READ)
         raise ConfigurationError(
             f"a stream has no end: remove the option {names}. The trigger availableNow ends a "

@@ -5,7 +5,6 @@ The filter needs only index columns, and for whole segments only the summary of 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,7 +17,7 @@ from sluicemq.journal.segment import Summary
 from sluicemq.model.destination import Address
 from sluicemq.pipeline.schema import Event
 from sluicemq.pipeline.source.heads import Column, Heads, Names, full_name
-from sluicemq.pipeline.source.options import SourceOptions
+from sluicemq.pipeline.source.options import Destinations, SourceOptions
 
 EVENT_CODES: Final = {event: code for code, event in enumerate(Event, 1)}
 """Code of each event, one byte; 0 marks records that are no event."""
@@ -100,15 +99,12 @@ class Selection:
     """Filter for records.
 
     events      event types
-    patterns    patterns of which a destination's name matches at least one; () = all destinations
-    names       names of destinations; empty = all destinations
     low, high   sequence numbers, `high` exclusive
     lows, highs   the same as `low` and `high`, in addition, for single destinations
     """
 
     events: frozenset[Event]
-    patterns: tuple[re.Pattern[str], ...] = ()
-    names: frozenset[str] = frozenset()
+    destinations: Destinations = ()
     low: int = 0
     high: int = END
     lows: Mapping[str, int] = field(default_factory=dict)
@@ -116,13 +112,12 @@ class Selection:
 
     @classmethod
     def of(cls, options: SourceOptions) -> Selection:
-        return cls(frozenset(options.events), options.destinations, frozenset(options.subscribe))
+        return cls(frozenset(options.events), options.destinations)
 
     def within(
         self, low: int, high: int, lows: Mapping[str, int], highs: Mapping[str, int]
     ) -> Selection:
-        """Return the selection of the same records, limited to these bounds."""
-        low, high = max(self.low, low), min(self.high, high)
+        """Return the selection of the same records within these bounds."""
         return replace(self, low=low, high=high, lows=lows, highs=highs)
 
     @cached_property
@@ -132,16 +127,16 @@ class Selection:
     @property
     def by_destination(self) -> bool:
         """True if the selection depends on the destination."""
-        return bool(self.patterns or self.names or self.lows or self.highs)
+        return bool(self.destinations or self.lows or self.highs)
 
     def allows(self, addresses: Iterable[Address]) -> list[bool]:
         """Return for each destination True if the selection includes it."""
         names = [full_name(address) for address in addresses]
-        if self.names:
-            return [name in self.names for name in names]
+        selected = self.destinations
+        if isinstance(selected, frozenset):
+            return [name in selected for name in names]
         return [
-            not self.patterns or any(pattern.fullmatch(name) for pattern in self.patterns)
-            for name in names
+            not selected or any(pattern.fullmatch(name) for pattern in selected) for name in names
         ]
 
     def may_be_in(self, summary: Summary) -> bool:
