@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
 from typing import Final
@@ -95,6 +95,7 @@ TOO_MANY_FIELDS: Final = (
 _DIGITS: Final = "^[+-]?[0-9]{1,40}(?:[.][0-9]{1,40})?$"
 """String that is a number without an exponent."""
 _NOT_UTF8: Final = "the body is not UTF-8"
+_NOT_JSON: Final = "the body is not JSON"
 _REPLACED: Final = "�"
 """Character that decoding puts where bytes are not UTF-8."""
 _XML_END: Final = (
@@ -218,20 +219,17 @@ def _parse_json(
     for index, field in enumerate(columns):
         if isinstance(field.dataType, (t.ArrayType, t.MapType, t.StructType)):
             reasons[index] = _nested_type_error(field, bounded)
-    reason = (
-        f.when(f.col("_good"), None)
-        .when(f.col("_error").isNotNull(), f.col("_error"))
-        .when(~f.is_valid_utf8("_text"), f.lit(_NOT_UTF8))
-        .when(
-            f.json_object_keys("_text").isNull() & f.try_parse_json("_text").isNotNull(),
-            f.lit("the body is JSON, but no object"),
-        )
-        .when(f.col("_raw").isNull(), f.lit("the body is not JSON"))
-        .when(twice, f.lit("a field occurs more than once"))
-        .when(f.col("_valid") & ~f.col("_ended"), f.lit("there is text after the JSON object"))
-        .when(bounded.isNull(), f.lit(_HARMFUL_REASON))
-        .when(misread, f.lit(_MISREAD_REASON))
-        .otherwise(f.coalesce(_join_reasons(reasons), f.lit("the body is not JSON")))
+    no_object = f.json_object_keys("_text").isNull() & f.try_parse_json("_text").isNotNull()
+    reason = _reason(
+        {
+            "the body is JSON, but no object": no_object,
+            _NOT_JSON: f.col("_raw").isNull(),
+            "a field occurs more than once": twice,
+            "there is text after the JSON object": f.col("_valid") & ~f.col("_ended"),
+            _HARMFUL_REASON: bounded.isNull(),
+            _MISREAD_REASON: misread,
+        },
+        f.coalesce(_join_reasons(reasons), f.lit(_NOT_JSON)),
     )
     return frame.select(
         "*",
@@ -250,13 +248,13 @@ def _parse_csv(frame: DataFrame, columns: t.StructType) -> DataFrame:
     frame = frame.withColumn("_error", f.coalesce("_error", utf8, many))
     text = f.when(f.col("_error").isNull(), f.rtrim("_text", f.lit("\r\n")))
     frame = frame.withColumn("_text", text)
-    lines = "instr(_text, '\"') = 0 AND _text RLIKE '[\\r\\n]'"
-    quotes = "(length(_text) - length(replace(_text, '\"', ''))) % 2 = 1"
+    lines = f.expr("instr(_text, '\"') = 0 AND _text RLIKE '[\\r\\n]'")
+    quotes = f.expr("(length(_text) - length(replace(_text, '\"', ''))) % 2 = 1")
     return _parse_strings(
         frame,
         columns,
         lambda text, schema: f.from_csv(text, schema.toDDL(), _CSV),
-        {lines: "the body has more than one line", quotes: "a quote is not closed"},
+        {"the body has more than one line": lines, "a quote is not closed": quotes},
         wrong_count,
     )
 
@@ -267,7 +265,7 @@ def _parse_xml(frame: DataFrame, columns: t.StructType) -> DataFrame:
         frame,
         columns,
         lambda text, schema: f.from_xml(text, schema.toDDL(), _XML),
-        {f"NOT _text RLIKE '{_XML_END}'": "the body is not one XML document"},
+        {"the body is not one XML document": f.expr(f"NOT _text RLIKE '{_XML_END}'")},
         "the body is not XML",
     )
 
@@ -281,10 +279,7 @@ def _parse_text(frame: DataFrame, columns: t.StructType) -> DataFrame:
         ),
         f.lit(0).alias("_unknown"),
         f.expr("_error IS NULL AND coalesce(is_valid_utf8(_text), false)").alias("_good"),
-        f.expr(
-            "CASE WHEN _error IS NOT NULL THEN _error "
-            f"WHEN NOT is_valid_utf8(_text) THEN '{_NOT_UTF8}' END"
-        ).alias("_reason"),
+        _reason({}, f.lit(None)).alias("_reason"),
     )
 
 
@@ -292,24 +287,21 @@ def _parse_strings(
     frame: DataFrame,
     columns: t.StructType,
     parser: Callable[[Column, t.StructType], Column],
-    conditions: dict[str, str],
+    invalid: Mapping[str, Column],
     otherwise: str,
 ) -> DataFrame:
     """Parse a format whose values are all written as text.
 
-    parser      returns the columns of a text
-    conditions  reason for each SQL condition that makes a text invalid
-    otherwise   reason for a text that the parser rejects although each value has its type
+    parser     returns the columns of a text
+    invalid    conditions that make a text invalid, by the reason
+    otherwise  reason for a text that the parser rejects although each value has its type
     """
     record_type = t.StructType([*columns.fields, t.StructField(_CORRUPT, t.StringType())])
     text_type = t.StructType([t.StructField(field.name, t.StringType()) for field in columns])
     bounded = _without_harmful_numbers(columns, f.col("_text"), parser)
     frame = frame.withColumn("_parsed", parser(bounded, record_type))
-    invalid = f.lit(False)
-    for condition in conditions:
-        invalid = invalid | f.expr(condition)
     parsed = f.col("_parsed").isNotNull() & f.col("_parsed")[_CORRUPT].isNull()
-    good = parsed & f.col("_error").isNull() & ~invalid
+    good = parsed & f.col("_error").isNull() & ~reduce(or_, invalid.values())
     frame = frame.select(
         "*",
         "_parsed.*",
@@ -319,21 +311,24 @@ def _parse_strings(
     misread = _misread_times(columns, parser)
     frame = frame.withColumn("_good", f.col("_good") & ~_infinite(columns) & ~misread)
     frame = frame.withColumn("_raw", f.when(~f.col("_good"), parser(f.col("_text"), text_type)))
+    wrong = _join_reasons([_type_error(field, f.col("_raw")[field.name]) for field in columns])
+    conditions = {**invalid, _HARMFUL_REASON: bounded.isNull(), _MISREAD_REASON: misread}
+    return frame.withColumn("_reason", _reason(conditions, f.coalesce(wrong, f.lit(otherwise))))
+
+
+# --- helpers of the formats ----------------------------------------------------------------------
+
+
+def _reason(conditions: Mapping[str, Column], otherwise: Column) -> Column:
+    """Return the reason why a text is not good: the first whose condition is true."""
     reason = (
         f.when(f.col("_good"), None)
         .when(f.col("_error").isNotNull(), f.col("_error"))
         .when(~f.is_valid_utf8("_text"), f.lit(_NOT_UTF8))
     )
-    for condition, text in conditions.items():
-        reason = reason.when(f.expr(condition), f.lit(text))
-    reason = reason.when(bounded.isNull(), f.lit(_HARMFUL_REASON))
-    reason = reason.when(misread, f.lit(_MISREAD_REASON))
-    wrong = _join_reasons([_type_error(field, f.col("_raw")[field.name]) for field in columns])
-    reason = reason.otherwise(f.coalesce(wrong, f.lit(otherwise)))
-    return frame.withColumn("_reason", reason)
-
-
-# --- helpers of the formats ----------------------------------------------------------------------
+    for text, condition in conditions.items():
+        reason = reason.when(condition, f.lit(text))
+    return reason.otherwise(otherwise)
 
 
 def _literals(names: Sequence[str]) -> Column:
@@ -393,10 +388,9 @@ def _without_harmful_numbers(
     parser      returns the columns of a text
     """
     text = f.col("_text")
-    text_type = t.StructType.fromJson(json.loads(DECIMAL.sub("string", columns.json())))
-    if text_type == columns:
+    if not DECIMAL.search(columns.json()):
         return text
-    values = parser(equivalent, text_type)
+    values = parser(equivalent, _as_written(columns))
     harmful = _any_value(values, columns, "decimal", lambda value: value.rlike(_HARMFUL))
     return f.when(text.rlike(_HARMFUL), f.when(~harmful, equivalent)).otherwise(text)
 
@@ -411,10 +405,8 @@ def _misread_times(
     if "timestamp" not in _TYPES.findall(columns.json()):
         return f.lit(False)
     text = f.col("_text")
-    texts = t.StructType.fromJson(json.loads(_TYPES.sub("string", columns.json())))
-    values = parser(text, texts)
     misread = _any_value(
-        values,
+        parser(text, _as_written(columns)),
         columns,
         "timestamp",
         lambda value: (
@@ -423,6 +415,11 @@ def _misread_times(
         ),
     )
     return f.when(text.rlike(_MISREAD_SUSPECT), misread).otherwise(f.lit(False))
+
+
+def _as_written(columns: t.StructType) -> t.StructType:
+    """Return the columns with STRING for DECIMAL and TIMESTAMP, also in nested types."""
+    return t.StructType.fromJson(json.loads(_TYPES.sub("string", columns.json())))
 
 
 def _infinite(fields: Iterable[t.StructField]) -> Column:
