@@ -222,7 +222,10 @@ def test_removed_records_of_destination(tmp_path: Path, numbers: dict[str, list[
             {"startingoffsets": '{"orders":{"0":9223372036854775808}}'},
             "is neither earliest, latest",
         ),
-        ({"maxoffsetspertrigger": "9223372036854775808"}, "is not a whole number from 1 to 9223372036854775807"),
+        (
+            {"maxoffsetspertrigger": "9223372036854775808"},
+            "is not a whole number from 1 to 9223372036854775807",
+        ),
         ({"startingoffsets": '{"a":{"1":5}}'}, '"1":5.*A destination has the partition 0 only'),
         ({"startingoffsets": '{"a":{"0":5,"1":5}}'}, "A destination has the partition 0 only"),
         ({"startingoffsets": '{"a":{"0":"5"}}'}, '"0":"5".*must be a whole number'),
