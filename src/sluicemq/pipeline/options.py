@@ -100,6 +100,13 @@ positive: Final = partial(
 )
 
 
+def matching(text: str, pattern: str, rule: str) -> str:
+    """Return a text that matches a regular expression. Raises ValueError: the text is `rule`."""
+    if not re.fullmatch(pattern, text):
+        raise ValueError(f"{text!r} is {rule}")
+    return text
+
+
 def choice(text: str, choices: Iterable[str]) -> str:
     """Return the choice of a name; choices are in lower case. Raises ValueError."""
     names = {str(choice): choice for choice in choices}

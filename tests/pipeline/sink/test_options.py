@@ -55,10 +55,10 @@ def test_option_names_are_case_insensitive() -> None:
         ),
         (
             {**URL, "writeId": "two words"},
-            "option writeId: 'two words' does not have 1 to 128 characters",
+            "option writeId: 'two words' is not 1 to 128 characters",
         ),
         ({**URL, "batchId": "1"}, "set writeId, too"),
-        ({**URL, "deadLetterQueue": ""}, "option deadLetterQueue: it is empty"),
+        ({**URL, "deadLetterQueue": ""}, "option deadLetterQueue: '' is not the name of a queue"),
         ({**URL, "password": "secret"}, "needs the option user"),
         ({**URL, "user": "me", "token": "secret"}, "leave out user"),
         ({**URL, "token": "secret\r\nX: y"}, "no token has"),

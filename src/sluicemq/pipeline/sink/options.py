@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Set
 from functools import partial
 from typing import Final, NamedTuple
@@ -17,6 +16,7 @@ from sluicemq.pipeline.options import (
     OPTIONS_NOT_PASSED,
     OptionSpec,
     choice,
+    matching,
     number,
     own_options,
     parse_values,
@@ -30,7 +30,6 @@ PART_ROWS: Final = 16_384
 
 _ADDED_BY_SPARK: Final = frozenset({"checkpointlocation", "queryname", "path"})
 """Options that Spark adds; a path is that of `save(path)`."""
-_WRITE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}\Z")
 
 BAD_ROWS: Final = ("fail", "drop", "dead-letter")
 """Values of badRows: handling of rows that are not valid messages, by the broker."""
@@ -62,17 +61,10 @@ def _address(text: str) -> Address:
     return Address(Kind.QUEUE if name == text else Kind.TOPIC, name)
 
 
-def _queue(text: str) -> str:
-    if not text:
-        raise ValueError("it is empty, but names a queue")
-    return text
-
-
-def _write_id(text: str) -> str:
-    if not _WRITE_ID.match(text):
-        raise ValueError(f"{text!r} does not have 1 to 128 characters of ASCII without blanks")
-    return text
-
+_queue: Final = partial(matching, pattern=".+", rule="not the name of a queue")
+_write_id: Final = partial(
+    matching, pattern=r"[\x21-\x7e]{1,128}", rule="not 1 to 128 characters of ASCII without blanks"
+)
 
 OPTIONS: Final = (
     OptionSpec("destination", "destination", _address),
