@@ -21,7 +21,7 @@ def collect(sizes: Sequence[int], cuts: Sequence[int], rows: int, size: int) -> 
     for end in [*cuts, len(values)]:
         encoded += parts.add(values[start:end])
         start = end
-    last = parts.last()
+    last = parts.cut(final=True)
     return [*encoded, last] if last else encoded
 
 

@@ -11,9 +11,7 @@ from pyspark.sql import SparkSession
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.source.lag_listener import LagListener
 from sluicemq.pipeline.typed.definition import Definition
-from sluicemq.pipeline.typed.rows import TableCounts
-
-_OUTCOMES = ("written", "dropped", "quarantined")
+from sluicemq.pipeline.typed.rows import Outcome, TableCounts
 
 
 class PipelineMetrics:
@@ -57,7 +55,7 @@ class PipelineMetrics:
 
     def add(self, counts: Mapping[str, TableCounts]) -> None:
         for table, count in counts.items():
-            for outcome in _OUTCOMES:
+            for outcome in Outcome:
                 self._messages.labels(table, outcome).inc(getattr(count, outcome))
             for expectation, failures in count.failed.items():
                 self._failures.labels(table, expectation).inc(failures)

@@ -122,13 +122,11 @@ class Parts:
             self._size += totals[end] - totals[start]
             start = end
 
-    def cut(self) -> EncodedPart | None:
-        """Return the collected rows as a part that is not the last; None if there are none."""
-        return self._encode() if self._rows else None
+    def cut(self, *, final: bool) -> EncodedPart | None:
+        """Return the collected rows as a part; None if there are none.
 
-    def last(self) -> EncodedPart | None:
-        """Return the last part, empty after a `cut`; None if there were no rows."""
-        return self._encode() if self._rows or self._number else None
+        The `final` part of a partition exists, and may be empty, if there is one before it."""
+        return self._encode() if self._rows or (final and self._number) else None
 
     def _encode(self) -> EncodedPart:
         part = EncodedPart(self._number, len(self._rows), list(encode(self._rows)))
@@ -170,12 +168,12 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
 
     def flush(self) -> None:
         """Send the added rows and wait until the broker has stored them."""
-        self._send(self._parts.cut(), final=False)
+        self._send(self._parts.cut(final=False), final=False)
         self._receive_response()
 
     def finish(self) -> SinkCommitMessage:
         """Send the last part and return the result once the broker has stored everything."""
-        self._send(self._parts.last(), final=True)
+        self._send(self._parts.cut(final=True), final=True)
         self._receive_response()
         return self.written
 

@@ -274,10 +274,9 @@ class BatchRecords:
     def _subscription(self) -> pa.Array:
         numbers = np.zeros(self.rows, np.int64)
         valid = np.zeros(self.rows, np.bool_)
-        if not self._records_are_rows:
-            list_rows = np.flatnonzero(self._lists >= 0)
-            numbers[list_rows] = self._words32[(self._lists[list_rows] - selection.LIST_HEAD) >> 2]
-            valid[list_rows] = True
+        list_rows = np.flatnonzero(self._lists >= 0)
+        numbers[list_rows] = self._words32[(self._lists[list_rows] - selection.LIST_HEAD) >> 2]
+        valid[list_rows] = True
         rows, subscriptions, _ = self._requeues
         numbers[rows] = subscriptions
         valid[rows] = True

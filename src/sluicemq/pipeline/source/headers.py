@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from sluicemq.journal.format import unescape
 from sluicemq.model.destination import Kind
+from sluicemq.pipeline.options import MAX_NUMBER
 from sluicemq.pipeline.schema import KAFKA_HEADERS, TEXTS, escape_invalid, property_text
 from sluicemq.pipeline.source.journal_storage import Integers
 
@@ -101,11 +102,8 @@ class Headers:
 
     def moments(self, name: str) -> Integers:
         """Return the column deliver_at or client_timestamp in ms; 0 where the message has none."""
-        moments = [ms or 0 for ms in self._columns[name]]
-        try:
-            return np.array(moments, np.int64)
-        except OverflowError:
-            return np.array([min(ms, (1 << 63) - 1) for ms in moments], np.int64)
+        # MessagePack has integers up to 2**64 - 1
+        return np.array([min(ms or 0, MAX_NUMBER) for ms in self._columns[name]], np.int64)
 
     def properties(self) -> tuple[pa.Array, pa.Array]:
         """Return the columns `properties` and `property_types`."""
