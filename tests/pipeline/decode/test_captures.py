@@ -132,7 +132,7 @@ def test_ipv6_extension_headers_and_ipv4_options(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("header", "expected"),
-    [(44, ["None: 1 packets are fragments of IP, which are not put together"]), (51, [])],
+    [(44, ["None: 1 packets are fragments of IP packets, which are not reassembled"]), (51, [])],
 )
 def test_ipv6_fragments_are_counted_and_authenticated_packets_are_not(
     tmp_path: Path, header: int, expected: list[str]
@@ -218,8 +218,7 @@ def test_invalid_lengths_end_reading(tmp_path: Path) -> None:
 def test_undecodable_packets_are_counted(tmp_path: Path) -> None:
     packets = capture(connection().segments, RAW)
     assert errors(tmp_path, pcap(packets, 105)) == [
-        f"None: {len(packets)} packets have a link type that is not known; "
-        "nothing of them was decoded"
+        f"None: {len(packets)} packets have an unknown link type and were not decoded"
     ]
     fragment = bytearray(packets[3].data)
     fragment[6] = 0x20
@@ -229,6 +228,6 @@ def test_undecodable_packets_are_counted(tmp_path: Path) -> None:
         pcap([CapturedPacket(START, bytes(fragment)), CapturedPacket(START, short_packet)], RAW),
     )
     assert sorted(reasons) == [
-        "None: 1 packets are fragments of IP, which are not put together",
-        "None: 1 packets have headers that are cut or cannot be",
+        "None: 1 packets are fragments of IP packets, which are not reassembled",
+        "None: 1 packets have truncated or invalid headers",
     ]

@@ -394,10 +394,10 @@ def test_truncated_packets_are_reported(directory: Path) -> None:
     rows = decoded_bytes(directory, pcap(capture(connection.segments, snaplen=120)))
     check_tiling(rows, len(b"".join(frames(5, 1200))))
     assert {row["frame"] for row in rows} == {None}
-    assert all("captured in part" in row["error"] for row in rows)
+    assert all("packets are truncated" in row["error"] for row in rows)
     (row,) = decoded_bytes(directory, pcap(capture(connection.segments, snaplen=54)))
     assert (row["offset"], row["length"]) == (0, len(b"".join(frames(5, 1200))))
-    assert "captured in part" in row["error"]
+    assert "packets are truncated" in row["error"]
     # without the SYN, the known port is the server's, whichever address is the lower one
     for client in ("9.9.9.9", "10.9.9.9"):
         connection = TcpConnection(client=(client, 40_000)).send(0, b"".join(frames(5, 1200)))
@@ -411,7 +411,7 @@ def test_implausible_packets_are_omitted_and_counted(directory: Path) -> None:
     rows = decoded_bytes(directory, pcap(capture([*connection.segments, stray_segment])))
     assert [row["frame"] for row in rows].count("send") == 2
     assert [row["error"] for row in rows if row["error"]] == [
-        "1 packets have sequence numbers that do not belong to the connection, and were left out"
+        "1 packets have sequence numbers that do not belong to the connection, and were ignored"
     ]
 
 
@@ -421,9 +421,11 @@ def test_capture_may_end_within_frame(directory: Path) -> None:
     (row,) = decoded_bytes(directory, pcap(capture(connection.segments)))
     size = len(frame) - 5
     assert (row["offset"], row["length"]) == (0, size)
-    assert row["error"] == f"the capture ends within a frame, of which {size} bytes have come"
+    assert row["error"] == f"the capture ends within a frame, of which {size} bytes were captured"
     (row,) = decoded_bytes(directory, pcap(capture(connection.close().segments)))
-    assert row["error"] == f"the connection ends within a frame, of which {size} bytes have come"
+    assert (
+        row["error"] == f"the connection ends within a frame, of which {size} bytes were captured"
+    )
 
 
 def test_frame_above_limit_is_error(directory: Path) -> None:

@@ -222,10 +222,10 @@ def _interface(order: str, body: bytes) -> _Interface:
 class Skipped(StrEnum):
     """Reason why a packet has no segment."""
 
-    LINK = "have a link type that is not known; nothing of them was decoded"
+    LINK = "have an unknown link type and were not decoded"
     FOREIGN = "are not TCP"
-    FRAGMENT = "are fragments of IP, which are not put together"
-    BROKEN = "have headers that are cut or cannot be"
+    FRAGMENT = "are fragments of IP packets, which are not reassembled"
+    BROKEN = "have truncated or invalid headers"
 
 
 class Segment(NamedTuple):

@@ -84,7 +84,7 @@ class Chunk(NamedTuple):
     """Next bytes of a direction, and those missing from the capture before them.
 
     missing  number of missing bytes
-    cut      packets with missing bytes were captured in part
+    cut      packets with missing bytes are truncated in the capture
     data     the bytes; empty only for missing bytes at the end
     time     µs since the epoch or NO_TIME, at which the stream was complete up to their end
     """
@@ -285,7 +285,7 @@ class Flow:
         elif self._codec.decoder.incomplete and self._end > self._begin:
             size = self._end - self._begin
             source = "connection" if closed else "capture"
-            text = f"the {source} ends within a frame, of which {size} bytes have come"
+            text = f"the {source} ends within a frame, of which {size} bytes were captured"
             self.emit(self._latest, self._begin, size, {"error": text})
 
     def _take(self, chunk: Chunk) -> None:
@@ -304,7 +304,9 @@ class Flow:
         else:
             reason = f"{chunk.missing} bytes are missing in the capture at {self._end}"
             if chunk.cut:
-                reason += ", as packets were captured in part only (tcpdump -s 0 takes all)"
+                reason += (
+                    ", because packets are truncated (tcpdump -s 0 captures all of their bytes)"
+                )
             self._lose_sync(reason)
         self._buffer.clear()
         self._search_start = 0
@@ -399,7 +401,7 @@ class Connection:
             if reassembler.foreign_segments:
                 text = (
                     f"{reassembler.foreign_segments} packets have sequence numbers that do not "
-                    "belong to the connection, and were left out"
+                    "belong to the connection, and were ignored"
                 )
                 flow.emit(NO_TIME, None, None, {"error": text})
 
