@@ -25,8 +25,8 @@ from sluicemq.pipeline.typed.rows import (
     count_columns,
     good_rows,
     newest_rows,
-    published,
     quarantined_rows,
+    selects,
     subscription,
     typed_rows,
 )
@@ -45,7 +45,7 @@ def outcomes(
 ) -> tuple[DataFrame, list[dict[str, Any]], list[dict[str, Any]]]:
     """All rows; the good ones, and the quarantined ones."""
     columns = StructType.fromDDL(of.schema)
-    rows = typed_rows(published(frame(spark, journal.rows), of), of, columns, "main", java)
+    rows = typed_rows(frame(spark, journal.rows).where(selects(of)), of, columns, "main", java)
     accepted = [row.asDict(True) for row in good_rows(rows, columns).orderBy("_sequence").collect()]
     quarantined = quarantined_rows(rows).orderBy("sequence").collect()
     return rows, accepted, [row.asDict() for row in quarantined]

@@ -28,8 +28,8 @@ from sluicemq.pipeline.typed.definition import (
     Format,
     TypedTable,
 )
-from sluicemq.pipeline.typed.rows import published, subscription
-from sluicemq.pipeline.typed.validation import column_problems, name_problem
+from sluicemq.pipeline.typed.rows import selects, subscription
+from sluicemq.pipeline.typed.validation import RESERVED_PREFIX, column_problems
 
 SAMPLE: Final = 10_000
 """Messages that a schema is inferred from."""
@@ -84,7 +84,7 @@ def infer_schema(
     Raises ConfigurationError if there are no messages, or none of the format, or no columns.
     """
     probe = TypedTable(name="sample", destination=destination, format=format or Format.JSON)
-    messages = published(events, probe).limit(sample)
+    messages = events.where(selects(probe)).limit(sample)
     texts = with_text(messages, probe.format, may_need_java=True).selectExpr(
         "if(_error IS NULL, try_validate_utf8(_text), NULL) AS _text"
     )
@@ -147,7 +147,8 @@ def _allowed_columns(columns: StructType, format: Format) -> tuple[StructType, t
         if format is Format.CSV:  # its columns are known by their positions
             name = name.removeprefix("_")
         text = StructField(name, StringType())
-        if name_problem(name, allowed) or any(column_problems(text)):
+        is_reserved = name.startswith(RESERVED_PREFIX)
+        if is_reserved or name.lower() in allowed or any(column_problems(text)):
             left_out.append(name)
         else:
             typed = StructField(name, column.dataType)

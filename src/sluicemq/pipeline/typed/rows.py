@@ -124,16 +124,11 @@ def subscription(destinations: Iterable[str]) -> str:
     return "|".join(f"(?s:{matcher(pattern).pattern})" for pattern in destinations) or "(?!)"
 
 
-def published(events: DataFrame, table: TypedTable) -> DataFrame:
-    """Return the published messages of the table's destinations.
+def selects(table: TypedTable) -> Column:
+    """Return the condition that an event is a published message of the table's destinations.
 
     Dead letters are left out unless the pattern names their queue: otherwise `orders*` would also
     match `orders.dlq`, and every dead letter would be a second row."""
-    return events.where(selects(table))
-
-
-def selects(table: TypedTable) -> Column:
-    """Return the condition of `published` on events."""
     pattern = table.destination.translate(_LIKE)
     name = f.expr("if(destination_kind = 'topic', concat('topic:', destination), destination)")
     selected = (
@@ -158,10 +153,10 @@ def typed_rows(
     may_need_java: bool,
     field_lists: Sequence[tuple[str, ...]] = (),
 ) -> DataFrame:
-    """Return messages (of `published`) as typed rows with their outcomes.
+    """Return messages (`selects`) as typed rows with their outcomes.
 
     columns        the table's declared columns
-    may_need_java  True if a body may need Java's serialization (jobs/bodies.NEED_JAVA)
+    may_need_java  True if a message may fulfil jobs.bodies.NEED_JAVA
     field_lists    result of bodies.common_field_lists
     """
     frame = with_text(messages, table.format, may_need_java)

@@ -49,7 +49,6 @@ from sluicemq.pipeline.typed.rows import (
     declared_columns,
     good_rows,
     newest_rows,
-    published,
     quarantined_rows,
     selects,
     typed_rows,
@@ -154,7 +153,7 @@ def overview(events: DataFrame, definition: Definition) -> Row:
 
     `_first` and `_last` are the sequence numbers of its first and last record, and each table's
     name a row: the number of its `messages`, of those that the broker moved forward in its journal
-    (`relocated`), of those whose body perhaps only Python can read (`may_need_java`), and the
+    (`relocated`), of those that perhaps need the Python UDF (`may_need_java`), and the
     `last` record.
     """
     aggregates = [f.min("sequence").alias("_first"), f.max("sequence").alias("_last")]
@@ -180,9 +179,11 @@ def write_typed(
 ) -> dict[str, TableCounts]:
     """Write a batch of events to the definition's tables, and return the counts of each.
 
-    Tables without a message in it are left out. `batch` is as the events of `process`, `summary` is
-    its `overview`, and `counted` has the first record that was counted for a table before, None =
-    unknown, and the last one.
+    Tables without a message in it are left out.
+
+    batch    events as those of `process`
+    summary  its `overview`
+    counted  first and last record that were counted for a table before; None = unknown
 
     Raises ExpectationFailed, and ConfigurationError if a column's type has changed.
     """
@@ -191,7 +192,7 @@ def write_typed(
         first, end = counted.get(table.name, (None, -1))
         if summary[table.name].messages and summary[table.name].last > end:
             writer = _TableWriter(batch.sparkSession, definition, table, lake, summary)
-            messages = published(batch, table)
+            messages = batch.where(selects(table))
             if end >= 0:
                 messages = messages.where(f.col("sequence") > end)
             try:

@@ -6,7 +6,7 @@ All errors are reported at once, with the line of their table, expectation or qu
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from pyspark.errors import PySparkException
@@ -38,6 +38,8 @@ _UNSUPPORTED: Final = (
     t.TimeType,
     t.VarcharType,
 )
+RESERVED_PREFIX: Final = "_"
+"""Start of the names of the pipeline's own columns."""
 _TWICE: Final = "is declared twice (case does not matter)"
 _FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
 """Characters that Delta accepts in no name of a column or field."""
@@ -90,11 +92,13 @@ def _columns(table: TypedTable) -> tuple[t.StructType | None, list[str]]:
     ]
     if texts:
         return None, texts  # Spark has no rows of some of these types
-    names: set[str] = set()
+    texts += (f"the column {name} {_TWICE}" for name in _repeated_names(columns))
     for item in columns:
-        if problem := name_problem(item.name, names):
-            texts.append(f"the column {item.name} {problem}")
-        names.add(item.name.lower())
+        if item.name.startswith(RESERVED_PREFIX):
+            texts.append(
+                f"the column {item.name} has a name that begins with _, as only the pipeline's own "
+                "columns do"
+            )
         if table.format in (Format.CSV, Format.TEXT) and isinstance(item.dataType, _NESTED):
             texts.append(f"the column {item.name}: {table.format} has no nested values")
     text = [isinstance(item.dataType, t.StringType) for item in columns]
@@ -103,14 +107,10 @@ def _columns(table: TypedTable) -> tuple[t.StructType | None, list[str]]:
     return columns, texts
 
 
-def name_problem(name: str, others: Collection[str]) -> str | None:
-    """Return why a table cannot have a column of this name; None if it can.
-
-    others  names of its other columns, in lower case
-    """
-    if name.startswith("_"):
-        return "has a name that begins with _, as only the pipeline's own columns do"
-    return _TWICE if name.lower() in others else None
+def _repeated_names(columns: t.StructType) -> list[str]:
+    """Return the names that equal an earlier one, whatever their case."""
+    names = [name.lower() for name in columns.names]
+    return [name for index, name in enumerate(columns.names) if name.lower() in names[:index]]
 
 
 def column_problems(field: t.StructField) -> Iterator[str]:
@@ -125,15 +125,13 @@ def column_problems(field: t.StructField) -> Iterator[str]:
         yield f"tables have no type {kind.simpleString().upper()}"
     if isinstance(kind, t.MapType) and not isinstance(kind.keyType, t.StringType):
         yield "the keys of a MAP are of type STRING, because they are the names of fields"
+    parts = kind if isinstance(kind, t.StructType) else t.StructType()
     if isinstance(kind, t.ArrayType):
-        kind = t.StructType().add("element", kind.elementType)
+        parts = parts.add("element", kind.elementType)
     elif isinstance(kind, t.MapType):
-        kind = t.StructType().add("key", kind.keyType).add("value", kind.valueType)
-    names: set[str] = set()
-    for part in kind if isinstance(kind, t.StructType) else ():
-        if part.name.lower() in names:
-            yield f"the field {part.name} {_TWICE}"
-        names.add(part.name.lower())
+        parts = parts.add("key", kind.keyType).add("value", kind.valueType)
+    yield from (f"the field {name} {_TWICE}" for name in _repeated_names(parts))
+    for part in parts:
         yield from column_problems(part)
 
 
@@ -176,13 +174,11 @@ def _condition_problems(
 
 def _result_problems(columns: t.StructType) -> Iterator[str]:
     """Yield the reasons why no table can have the result of a query."""
-    names: set[str] = set()
+    for name in _repeated_names(columns):
+        yield f"two columns of the result are named {name} (case does not matter)"
     # values that are never NULL, such as counts, are no problem
     text = columns.json().replace('"nullable":false', '"nullable":true')
     for item in t.StructType.fromJson(json.loads(text)):
-        if item.name.lower() in names:
-            yield f"two columns of the result are named {item.name} (case does not matter)"
-        names.add(item.name.lower())
         yield from (f"the column {item.name}: {problem}" for problem in column_problems(item))
 
 
