@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from sluicemq.pipeline.jobs.batch import LakeWriter
-from sluicemq.pipeline.jobs.lake import NAMES, Lake
+from sluicemq.pipeline.jobs.lake import EVENT_LAYERS, Lake
 from sluicemq.pipeline.schema import EVENTS
 from sluicemq.pipeline.session import session
 
@@ -98,7 +98,7 @@ def main() -> None:
                     (cpu_seconds() - cpu_before) / GROUP,
                 )
                 groups.append((wall, cpu))
-                files = sum(lake.layer(name).details(spark).numFiles for name in NAMES)
+                files = sum(lake.layer(name).details(spark).numFiles for name in EVENT_LAYERS)
                 print(f"{done:>12} {wall * 1000:>10.0f} {cpu * 1000:>8.0f} {files:>6}", flush=True)
                 cpu_before = cpu_seconds()
         if len(groups) > 1:

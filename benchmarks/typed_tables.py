@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.session import session
 from sluicemq.pipeline.typed.definition import Action, Definition, Expectation, TypedTable
-from sluicemq.pipeline.typed.tables import overview, write_typed
+from sluicemq.pipeline.typed.tables import batch_summary, write_typed
 
 MESSAGES: Final = 1_000_000
 RUNS: Final = 5
@@ -105,7 +105,7 @@ def main(directory: Path, settings: dict[str, str]) -> None:
         # a batch that a broker has written already is not written again
         lake = Lake(directory / "typed", broker=f"broker{number}")
         definition = Definition(tables=(table,))
-        summary = overview(messages, definition)
+        summary = batch_summary(messages, definition)
         (counts,) = write_typed(messages, definition, lake, summary).values()
         assert counts.written == MESSAGES
 

@@ -523,7 +523,7 @@ def _job(
     definition: Path | None,
     tables_interval: float = 0.0,
 ) -> PipelineJob:
-    from sluicemq.pipeline.jobs.lake import NAMES
+    from sluicemq.pipeline.jobs.lake import EVENT_LAYERS
     from sluicemq.pipeline.jobs.run import PipelineJob
     from sluicemq.pipeline.typed.definition import DEFAULT_FILE, Definition, load_definition
 
@@ -531,10 +531,10 @@ def _job(
         definition = Path(DEFAULT_FILE)
     names = [name.strip() for name in tables.split(",") if name.strip()]
     for name in names:
-        if name not in NAMES:
-            raise ConfigurationError(f"--tables: {name!r} is none of {', '.join(NAMES)}")
+        if name not in EVENT_LAYERS:
+            raise ConfigurationError(f"--tables: {name!r} is none of {', '.join(EVENT_LAYERS)}")
     if not names:
-        raise ConfigurationError(f"--tables: name one of {', '.join(NAMES)} at least")
+        raise ConfigurationError(f"--tables: name one of {', '.join(EVENT_LAYERS)} at least")
     return PipelineJob(
         source=source,
         lake=lake,

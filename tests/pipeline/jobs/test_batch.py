@@ -17,7 +17,7 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import LakeTable
 from sluicemq.pipeline.jobs import silver as silver_job
 from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter, bronze
-from sluicemq.pipeline.jobs.lake import NAMES, Lake, journals
+from sluicemq.pipeline.jobs.lake import EVENT_LAYERS, Lake, journals
 from sluicemq.pipeline.jobs.maintain import maintain, rebuild
 from sluicemq.pipeline.jobs.schemas import BRONZE, GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
 from sluicemq.pipeline.schema import Event
@@ -74,16 +74,16 @@ def test_interrupted_and_repeated_batches_count_once(
     def fail(*_: object) -> None:
         raise SimulatedCrash
 
-    assert last_common_record(spark, lake, *NAMES) == -1
+    assert last_common_record(spark, lake, *EVENT_LAYERS) == -1
     write(LakeWriter(spark, lake, JOURNAL), 0, 50)
-    assert last_common_record(spark, lake, *NAMES) == 50
+    assert last_common_record(spark, lake, *EVENT_LAYERS) == 50
 
     # crashes after gold; then a replay, which has to do without the writer's memory
     monkeypatch.setattr("sluicemq.pipeline.jobs.batch.bronze", fail)
     with pytest.raises(SimulatedCrash):
         write(LakeWriter(spark, lake, JOURNAL), 50, 90)
     monkeypatch.undo()
-    assert last_common_record(spark, lake, *NAMES) == 50
+    assert last_common_record(spark, lake, *EVENT_LAYERS) == 50
     assert last_common_record(spark, lake, "gold") == 90
     # crashes after bronze
     monkeypatch.setattr(LakeWriter, "_silver", fail)
@@ -128,7 +128,7 @@ def test_interrupted_and_repeated_batches_count_once(
     assert count == len(events)
     assert reports[-1] == (len(events), len(events))
     assert read_tables(spark, lake) == tables
-    assert last_common_record(spark, lake, *NAMES) == last
+    assert last_common_record(spark, lake, *EVENT_LAYERS) == last
 
 
 def test_batches_of_rebuild_are_limited_in_bytes(spark: SparkSession, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_rebuild_of_broker_without_events(spark: SparkSession, tmp_path: Path) -
     no_events = frame(spark, traffic()).where("false")
     LakeWriter(spark, lake, JOURNAL).write(no_events, 0, 5)
     assert rebuild(spark, lake) == 0
-    assert last_common_record(spark, lake, *NAMES) == 5
+    assert last_common_record(spark, lake, *EVENT_LAYERS) == 5
 
 
 def test_batch_interrupted_between_new_and_known_messages_is_completed(
@@ -329,10 +329,10 @@ def test_batch_without_messages_advances_all_tables(spark: SparkSession, tmp_pat
     journal = Journal(4)
     journal.depth(1, 0, 1)
     writer.write(frame(spark, journal.rows), 4, 4)
-    assert [last_common_record(spark, lake, layer) for layer in NAMES] == [4, 4, 4]
+    assert [last_common_record(spark, lake, layer) for layer in EVENT_LAYERS] == [4, 4, 4]
     relocated = {**traffic()[0], "sequence": 5, "event": "relocated"}
     writer.write(frame(spark, [relocated]), 5, 5)
-    assert [last_common_record(spark, lake, layer) for layer in NAMES] == [5, 5, 5]
+    assert [last_common_record(spark, lake, layer) for layer in EVENT_LAYERS] == [5, 5, 5]
 
 
 def test_lake_accepts_one_journal_per_broker(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.typed.definition import Definition, TypedTable
 from sluicemq.pipeline.typed.rows import TableCounts
-from sluicemq.pipeline.typed.tables import overview, write_typed
+from sluicemq.pipeline.typed.tables import batch_summary, write_typed
 from tests.pipeline.jobs.events import Journal, frame
 
 
@@ -38,5 +38,5 @@ def write(
     spark: SparkSession, events: DataFrame, table: TypedTable, lake: LakeDirectory
 ) -> TableCounts | None:
     definition = Definition(tables=(table,))
-    summary = overview(events, definition)
+    summary = batch_summary(events, definition)
     return write_typed(events, definition, lake, summary).get(table.name)

@@ -13,8 +13,8 @@ from pyspark.sql import functions as f
 
 from sluicemq.pipeline.delta import INTERPRETED, Tag, temporary_settings
 from sluicemq.pipeline.jobs import gold, silver
-from sluicemq.pipeline.jobs.bodies import NEED_JAVA
-from sluicemq.pipeline.jobs.lake import NAMES, Lake
+from sluicemq.pipeline.jobs.bodies import NEEDS_UDF
+from sluicemq.pipeline.jobs.lake import EVENT_LAYERS, Lake
 from sluicemq.pipeline.jobs.schemas import BRONZE
 from sluicemq.pipeline.schema import EPOCH, EVENTS
 from sluicemq.pipeline.session import is_local, materialized
@@ -61,14 +61,14 @@ class LakeWriter:
         spark: SparkSession,
         lake: Lake,
         journal: str,
-        layers: Collection[str] = NAMES,
+        layers: Collection[str] = EVENT_LAYERS,
         watermark: timedelta = gold.WATERMARK,
         tasks: int = 0,
     ) -> None:
         self._lake = lake
         self._journal = journal
         self._application = lake.application(journal)
-        self._layers = [layer for layer in NAMES if layer in layers]
+        self._layers = [layer for layer in EVENT_LAYERS if layer in layers]
         self._watermark = watermark
         self._tasks = tasks
         self.ends = {
@@ -175,7 +175,7 @@ class LakeWriter:
         facts  of these events, or of more
         """
         end, appended = self.ends["silver"], max(self.ends["silver"], self._appended)
-        may_need_java = bool(facts["may_need_java"])
+        may_need_udf = bool(facts["may_need_udf"])
         low, high = facts["first_message"], facts["last_message"]
         broker, table = self._lake.broker, self._lake.silver
         # a message has the number of its first event, so silver has none above `appended`
@@ -187,7 +187,7 @@ class LakeWriter:
             rows = silver.silver(
                 new_events,
                 broker,
-                may_need_java=may_need_java,
+                may_need_udf=may_need_udf,
                 may_have_topics=bool(facts["may_have_topics"]),
             )
             application = self._application
@@ -200,7 +200,7 @@ class LakeWriter:
             is_late = _at_most(message, appended)
             if appended > end:
                 is_late &= _at_most(message, end) | ~_at_most("sequence", appended)
-            rows = silver.silver(events.where(is_late), broker, may_need_java=may_need_java)
+            rows = silver.silver(events.where(is_late), broker, may_need_udf=may_need_udf)
             numbers = f"old.{message} BETWEEN {low} AND {min(high, appended)}"
             old_condition = f"old.broker = '{broker}' AND {numbers}"
             table.merge(rows, silver.COMBINED, self._tag(result), old_condition=old_condition)
@@ -256,7 +256,7 @@ def _facts(events: DataFrame) -> list[Column]:
     }
     if "body_kind" in events.columns:
         facts |= {
-            "may_need_java": f.max(f.expr(NEED_JAVA)),
+            "may_need_udf": f.max(f.expr(NEEDS_UDF)),
             "may_have_topics": f.max(f.expr(silver.OF_TOPICS)),
             "first_message": f.min("message_sequence"),
             "last_message": f.max("message_sequence"),

@@ -1,8 +1,8 @@
 """Decoding of message bodies into columns: text, JSON, map entries, stream values.
 
-Spark decodes text and JSON itself. Map, stream and compressed bodies of JMS clients are sent to
-Python and decoded by the broker's code (protocols/java.py). A body that does not match its kind
-sets `decode_error`; no body makes a job fail.
+Spark decodes text and JSON itself. A Python UDF decodes map, stream and compressed bodies of JMS
+clients by the code of the broker (protocols/java.py). A body that does not match its kind sets
+`decode_error`; no body makes a job fail.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from sluicemq.pipeline.jobs.schemas import SILVER, sql_list
 from sluicemq.pipeline.schema import property_text
 from sluicemq.protocols import java
 
-UNDISTINGUISHED: Final = ("phpmq", "msglite", "internal")
+UNTYPED_PROTOCOLS: Final = ("phpmq", "msglite", "internal")
 """Protocols that do not distinguish text from bytes (protocols/transcoding.py)."""
 
-PACKED: Final = (
+IS_COMPRESSED: Final = (
     "coalesce(protocol = 'jmq' AND "
     f"element_at(properties, '{COMPRESSED_SIZE}') = string(octet_length(body)), false)"
 )
 """SQL condition of compressed bodies; the property is ignored if it has another size."""
-NEED_JAVA: Final = f"(body IS NOT NULL AND (body_kind IN ('map', 'stream') OR {PACKED}))"
-"""SQL condition of rows whose body only protocols/java.py can read."""
+NEEDS_UDF: Final = f"(body IS NOT NULL AND (body_kind IN ('map', 'stream') OR {IS_COMPRESSED}))"
+"""SQL condition of rows whose body only the Python UDF can decode (protocols/java.py)."""
 
 _OF_MAPS: Final = ("map", "map_types", "values", "value_types")
 """Columns of map and stream bodies."""
-_READ_ARROW: Final = pa.struct(
+_DECODED_ARROW: Final = pa.struct(
     [
         pa.field("plain", pa.binary()),
         pa.field("error", pa.string()),
         *(SILVER.field(name) for name in ("json", *_OF_MAPS)),
     ]
 )
-_READ: Final = from_arrow_type(_READ_ARROW)
+_DECODED: Final = from_arrow_type(_DECODED_ARROW)
 DECODED: Final = ("body", "text", "json", *_OF_MAPS, "decode_error")
 """Columns that `decode` sets."""
 
@@ -63,36 +63,36 @@ _TYPES: Final[dict[type, str]] = {
 """Name of the type of each value of a map or stream."""
 
 
-def decode(frame: DataFrame, may_need_java: bool = True) -> DataFrame:
+def decode(frame: DataFrame, may_need_udf: bool = True) -> DataFrame:
     """Add the columns DECODED to `frame` (with body, body_kind, protocol, properties).
 
-    may_need_java  True if a row may fulfil NEED_JAVA; otherwise nothing is sent to Python
+    may_need_udf  True if a row may fulfil NEEDS_UDF; otherwise the plan has no UDF
     """
     names = frame.columns
-    frame = frame.selectExpr("*", "octet_length(body) AS _size", f"{NEED_JAVA} AS _java")
-    frame = frame.withColumn("_read", java_columns(may_need_java)).selectExpr(
+    frame = frame.selectExpr("*", "octet_length(body) AS _size", f"{NEEDS_UDF} AS _needs_udf")
+    frame = frame.withColumn("_decoded", udf_columns(may_need_udf)).selectExpr(
         "*",
-        "if(_read.error IS NULL, try_validate_utf8(string(coalesce(_read.plain, body))), NULL)"
-        " AS _text",
+        "if(_decoded.error IS NULL, "
+        "try_validate_utf8(string(coalesce(_decoded.plain, body))), NULL) AS _text",
     )
     frame = frame.selectExpr(
         "*", "body_kind = 'json' AND try_parse_json(_text) IS NOT NULL AS _json"
     )
-    undistinguished = sql_list(UNDISTINGUISHED)
+    untyped = sql_list(UNTYPED_PROTOCOLS)
     columns = {
         "text": "CASE WHEN body_kind = 'text' OR (body_kind = 'json' AND NOT _json)"
-        f" OR (body_kind = 'bytes' AND protocol IN ({undistinguished})) THEN _text END",
-        "json": "if(_json, _text, _read.json)",
+        f" OR (body_kind = 'bytes' AND protocol IN ({untyped})) THEN _text END",
+        "json": "if(_json, _text, _decoded.json)",
         "body": "CASE WHEN _size = 0 AND body_kind = 'none' THEN NULL"
-        " WHEN _java OR _text IS NULL OR body_kind IN ('none', 'object')"
-        f" OR (body_kind = 'bytes' AND NOT protocol IN ({undistinguished})) THEN body END",
-        "decode_error": "CASE WHEN _read.error IS NOT NULL THEN _read.error"
+        " WHEN _needs_udf OR _text IS NULL OR body_kind IN ('none', 'object')"
+        f" OR (body_kind = 'bytes' AND NOT protocol IN ({untyped})) THEN body END",
+        "decode_error": "CASE WHEN _decoded.error IS NOT NULL THEN _decoded.error"
         " WHEN body_kind IN ('text', 'json') AND _text IS NULL AND body IS NOT NULL"
         " THEN 'the body is not UTF-8'"
         " WHEN body_kind = 'json' AND NOT _json THEN 'the body is not JSON'"
         " WHEN body_kind = 'none' AND _size > 0"
         " THEN concat(_size, ' bytes where there should be none') END",
-        **{name: f"_read.{name}" for name in _OF_MAPS},
+        **{name: f"_decoded.{name}" for name in _OF_MAPS},
     }
     unchanged = (f"`{name}`" for name in names if name not in columns)
     return frame.selectExpr(
@@ -100,28 +100,30 @@ def decode(frame: DataFrame, may_need_java: bool = True) -> DataFrame:
     )
 
 
-def java_columns(may_need_java: bool) -> Column:
-    """Return the struct of `read_body` for rows that fulfil NEED_JAVA, and null for others; all are
-    null without `may_need_java`."""
-    if not may_need_java:
-        return f.lit(None).cast(_READ)
+def udf_columns(may_need_udf: bool) -> Column:
+    """Return the struct of `decode_body` for rows that fulfil NEEDS_UDF, and null for others.
+
+    may_need_udf  False = all are null
+    """
+    if not may_need_udf:
+        return f.lit(None).cast(_DECODED)
     size = f"coalesce(try_cast(element_at(properties, '{UNCOMPRESSED_SIZE}') AS BIGINT), -1)"
-    columns: Column = _read_java(
-        f.expr(f"if({NEED_JAVA}, body, NULL)"),
+    columns: Column = _decode_bodies(
+        f.expr(f"if({NEEDS_UDF}, body, NULL)"),
         f.col("body_kind"),
-        f.expr(f"if({PACKED}, {size}, NULL)"),
+        f.expr(f"if({IS_COMPRESSED}, {size}, NULL)"),
     )
     return columns
 
 
-@arrow_udf(_READ)  # type: ignore[call-overload, untyped-decorator]
-def _read_java(bodies: pa.Array, kinds: pa.Array, sizes: pa.Array) -> pa.Array:
+@arrow_udf(_DECODED)  # type: ignore[call-overload, untyped-decorator]
+def _decode_bodies(bodies: pa.Array, kinds: pa.Array, sizes: pa.Array) -> pa.Array:
     rows = zip(bodies.to_pylist(), kinds.to_pylist(), sizes.to_pylist(), strict=True)
-    results = [None if body is None else read_body(body, kind, size) for body, kind, size in rows]
-    return pa.array(results, _READ_ARROW)
+    results = [None if body is None else decode_body(body, kind, size) for body, kind, size in rows]
+    return pa.array(results, _DECODED_ARROW)
 
 
-def read_body(body: bytes, kind: str, plain_size: int | None) -> dict[str, Any]:
+def decode_body(body: bytes, kind: str, plain_size: int | None) -> dict[str, Any]:
     """Return the columns that `decode` makes of one body.
 
     `plain_size` is None for a body that is not compressed, and -1 for a compressed one of unknown

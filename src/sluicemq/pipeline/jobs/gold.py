@@ -112,7 +112,7 @@ def sums(events: DataFrame, broker: str) -> DataFrame:
             f"if(event = 'dead-lettered', element_at(properties, '{REASON}'), NULL) AS reason",
             "if(event = 'published', size, 0L) AS bytes",
             f"(unix_micros(time) - unix_micros(CASE event {measured} END)) / 1000D AS latency",
-            "if(event = 'depth', sequence, NULL) AS place",
+            "if(event = 'depth', sequence, NULL) AS depth_sequence",
             "time AS depth_time",
             *("ready AS backlog", "unacked", "consumers"),
         )
@@ -127,13 +127,13 @@ def _sum(facts: DataFrame) -> DataFrame:
     Each depth event is a group in the first step: Spark would sort all events for the maximum of a
     structure, and hashes them for numbers.
     """
-    parts = facts.groupBy(*GOLD_KEYS, "event", "bucket", "reason", "place").agg(
+    parts = facts.groupBy(*GOLD_KEYS, "event", "bucket", "reason", "depth_sequence").agg(
         f.expr("count(1) AS count"),
         f.expr("sum(bytes) AS bytes"),
         f.expr("max(latency) AS longest"),
         *(f.max(name).alias(name) for name in _DEPTHS),
     )
-    depth = "struct(depth_time, place, backlog, unacked, consumers)"
+    depth = "struct(depth_time, depth_sequence, backlog, unacked, consumers)"
 
     def counted(event: str) -> str:
         return f"sum(if(event = '{event}', count, 0L))"
@@ -156,7 +156,7 @@ def _sum(facts: DataFrame) -> DataFrame:
         },
         "dead_letter_reasons": collected(Event.DEAD_LETTERED, "reason"),
         "events": "sum(count)",
-        "depth": f"max(if(place IS NOT NULL, {depth}, NULL))",
+        "depth": f"max(if(depth_sequence IS NOT NULL, {depth}, NULL))",
     }
     totals = parts.groupBy(*GOLD_KEYS).agg(
         *(f.expr(f"{expression} AS {name}") for name, expression in columns.items())

@@ -30,7 +30,7 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import CHANGES, NO_COLUMNS, HadoopPath, LakeTable, skipping_statistics
 from sluicemq.pipeline.jobs.schemas import ANOMALIES, BRONZE, GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
 
-NAMES: Final = ("gold", "bronze", "silver")
+EVENT_LAYERS: Final = ("gold", "bronze", "silver")
 """Layers of events, in the order in which a batch is written to them."""
 LAYERS: Final = ("bronze", "silver", "gold")
 """Layers of all tables, which are directories of the lake and schemas in a catalog."""
@@ -143,7 +143,7 @@ class Lake:
                 self.table(name).register(spark)
 
     def layer(self, name: str) -> LakeTable:
-        """Return the table of events of a layer (NAMES)."""
+        """Return the table of events of a layer (EVENT_LAYERS)."""
         return {"bronze": self.bronze, "silver": self.silver, "gold": self.gold}[name]
 
     def check_exists(self, name: str = "") -> None:
@@ -187,7 +187,7 @@ class Lake:
         Raises ConfigurationError if they have, because sequence numbers are unique within one
         journal only.
         """
-        for layer in NAMES:
+        for layer in EVENT_LAYERS:
             existing = journals(self.layer(layer).tags(spark)).get(self.broker, journal)
             if existing != journal:
                 raise ConfigurationError(

@@ -50,7 +50,7 @@ from sluicemq.model.errors import ConfigurationError, JournalError, SluiceError
 from sluicemq.pipeline.delta import HadoopPath
 from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.gold import GOLD_INPUT, WATERMARK
-from sluicemq.pipeline.jobs.lake import NAMES, Lake
+from sluicemq.pipeline.jobs.lake import EVENT_LAYERS, Lake
 from sluicemq.pipeline.session import cached, is_local
 from sluicemq.pipeline.source.http_storage import connect
 from sluicemq.pipeline.source.journal_storage import JournalStorage
@@ -104,7 +104,7 @@ class PipelineJob:
     source     source options with the journal's location and credentials
     lake       lake to write to, and the broker's name in it
     slot       retention slot of the query for bronze and silver; "" = none. Gold uses SLOT.gold
-    tables     tables of NAMES to write
+    tables     tables of EVENT_LAYERS to write
     max_rows, max_bytes   limits of one batch
     tables_interval   seconds between two batches of other tables than gold, unless one reaches its
                limits earlier; 0 = as for gold
@@ -115,7 +115,7 @@ class PipelineJob:
     source: dict[str, str]
     lake: Lake
     slot: str = ""
-    tables: Collection[str] = NAMES
+    tables: Collection[str] = EVENT_LAYERS
     max_rows: int = MAX_ROWS
     max_bytes: int = MAX_BYTES
     tables_interval: float = 0.0

@@ -45,15 +45,15 @@ _PLAIN: Final = tuple(name for name in SILVER.names if name not in _DERIVED)
 
 
 def silver(
-    events: DataFrame, broker: str, *, may_need_java: bool = True, may_have_topics: bool = True
+    events: DataFrame, broker: str, *, may_need_udf: bool = True, may_have_topics: bool = True
 ) -> DataFrame:
     """Return `events` (columns of schema.EVENTS) as rows of SILVER.
 
-    may_need_java    True if a row may fulfil bodies.NEED_JAVA; otherwise nothing is sent to Python
+    may_need_udf    True if a row may fulfil bodies.NEEDS_UDF; otherwise the plan has no UDF
     may_have_topics  True if an event may fulfil OF_TOPICS; otherwise no maps by subscription are
                      made
     """
-    rows = _sum(_facts(events, may_need_java), broker, may_have_topics)
+    rows = _sum(_facts(events, may_need_udf), broker, may_have_topics)
     derived = _derived({name: name for name in rows.columns})
     columns = {name: f.expr(expression) for name, expression in derived.items()}
     return rows.withColumns(columns).select(*SILVER.names)
@@ -109,7 +109,7 @@ COMBINED: Final = _combined()
 """SQL expressions of the columns of an existing row, `old`, and a `new` one of the same message."""
 
 
-def _facts(events: DataFrame, may_need_java: bool) -> DataFrame:
+def _facts(events: DataFrame, may_need_udf: bool) -> DataFrame:
     frame = events.where("message_sequence IS NOT NULL").selectExpr(
         "*",
         "event IN ('published', 'relocated') AS _published",
@@ -119,7 +119,7 @@ def _facts(events: DataFrame, may_need_java: bool) -> DataFrame:
         # properties of a `dead-lettered` event are those of the dead letter
         f"if(event = 'dead-lettered', element_at(properties, '{REASON}'), NULL) AS reason",
     )
-    frame = decode(frame, may_need_java)
+    frame = decode(frame, may_need_udf)
     record = ", ".join(f"'{name}', `{name}`" for name in RECORD)
     return frame.selectExpr(
         "message_sequence",

@@ -5,8 +5,8 @@ are not UTF-8, keeps the last of two equal fields, and turns a number beyond DOU
 Here each of these makes a message unparseable, with a reason. docs/pipeline/typed-tables.md lists
 what is deliberately left as Spark does it.
 
-Only map, stream and compressed bodies of JMS clients need Python, because Spark cannot read Java's
-serialization.
+Only map, stream and compressed bodies of JMS clients need a Python UDF, because Spark cannot read
+Java's serialization.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from sluicemq.model.message import COMPRESSED_SIZE
-from sluicemq.pipeline.jobs.bodies import NEED_JAVA, java_columns
+from sluicemq.pipeline.jobs.bodies import NEEDS_UDF, udf_columns
 from sluicemq.pipeline.schema import quoted
 from sluicemq.pipeline.typed.definition import Format
 
@@ -42,11 +42,11 @@ MAX_CHARACTERS: Final = 2_000
 DECIMAL: Final = re.compile(r'(?<=ype":")decimal\((\d+),(\d+)\)')
 """Type of a column, or of the elements or values of one, in the JSON of a schema."""
 
-MAY_NEED_JAVA: Final = (
+MAY_NEED_UDF: Final = (
     "(body_kind IN ('map', 'stream') OR coalesce(protocol = 'jmq' AND "
     f"map_contains_key(properties, '{COMPRESSED_SIZE}'), false))"
 )
-"""Condition that NEED_JAVA implies, and that reads no bodies."""
+"""Condition that NEEDS_UDF implies, and that reads no bodies."""
 
 _NONCE: Final = f"n{secrets.token_hex(8)}"
 """Name that no message can contain on purpose: see _parse_json."""
@@ -70,10 +70,10 @@ _FIELDS: Final = (
 """Names of the fields of a JSON object, the last of which is the nonce."""
 _NO_FIELDS: Final = f"if(_text RLIKE '^\\\\s*[{{]\\\\s*[}}]\\\\s*$', array('{_NONCE}'), NULL)"
 """The same of an empty object."""
-_HARMFUL: Final = r"[eE][+-]?[\p{Nd},]{5}|[\p{Nd},.]{1000}"
-"""Number that keeps Spark busy for up to hours: it removes commas from values for DECIMAL, and
+_COSTLY: Final = r"[eE][+-]?[\p{Nd},]{5}|[\p{Nd},.]{1000}"
+"""Number that takes Spark up to hours to parse: it removes commas from values for DECIMAL, and
 writes out all digits. Numbers with fewer digits, or a smaller exponent, take a few milliseconds."""
-_HARMFUL_REASON: Final = "a number for DECIMAL has an exponent of 5 digits, or 1,000 digits"
+_COSTLY_REASON: Final = "a number for DECIMAL has an exponent of 5 digits, or 1,000 digits"
 _TYPES: Final = re.compile(r'(?<=ype":")(?:decimal\(\d+,\d+\)|timestamp)(?=")')
 """As DECIMAL, with TIMESTAMP."""
 _MISREAD_SUSPECT: Final = r"(?<![0-9:+T-]|[0-9]\s)T?[0-9]{1,2}:|[0-9]{13}"
@@ -107,18 +107,18 @@ Possessive (`+`): Java's search would take time exponential in the number of com
 overflow its stack."""
 
 
-def with_text(messages: DataFrame, format: Format, may_need_java: bool) -> DataFrame:
+def with_text(messages: DataFrame, format: Format, may_need_udf: bool) -> DataFrame:
     """Add `_text`, the body as text, and `_error`, the reason why there is none.
 
-    may_need_java  True if a row may fulfil NEED_JAVA; otherwise nothing is sent to Python
+    may_need_udf  True if a row may fulfil NEEDS_UDF; otherwise the plan has no UDF
     """
-    condition = NEED_JAVA if may_need_java else "false"
+    condition = NEEDS_UDF if may_need_udf else "false"
     kinds = "('object')" if format is Format.JSON else "('object', 'map', 'stream')"
-    return messages.withColumn("_read", java_columns(may_need_java)).selectExpr(
-        "* EXCEPT (_read)",
-        f"if({condition}, coalesce(_read.json, string(_read.plain)), string(body)) AS _text",
+    return messages.withColumn("_decoded", udf_columns(may_need_udf)).selectExpr(
+        "* EXCEPT (_decoded)",
+        f"if({condition}, coalesce(_decoded.json, string(_decoded.plain)), string(body)) AS _text",
         f"CASE WHEN body_kind IN {kinds} THEN concat('a body of the kind ', body_kind, "
-        f"' is not {format}') WHEN _read.error IS NOT NULL THEN _read.error "
+        f"' is not {format}') WHEN _decoded.error IS NOT NULL THEN _decoded.error "
         "WHEN coalesce(octet_length(body), 0) = 0 THEN 'the body is empty' END AS _error",
     )
 
@@ -182,7 +182,7 @@ def _parse_json(
         unknown = len(set(names) - set(known_names))
         listed = f.when(f.col("_keys") == _literals(names), f.lit(unknown)).otherwise(listed)
     others = f.array_size(f.array_except("_keys", _literals(known_names)))
-    bounded = _without_harmful_numbers(
+    bounded = _without_costly_numbers(
         columns,
         f.to_json(f.try_parse_json("_text")),  # its numbers are at most DOUBLE
         lambda text, schema: f.from_json(text, schema, _TOKENS),
@@ -226,7 +226,7 @@ def _parse_json(
             _NOT_JSON: f.col("_raw").isNull(),
             "a field occurs more than once": twice,
             "there is text after the JSON object": f.col("_valid") & ~f.col("_ended"),
-            _HARMFUL_REASON: bounded.isNull(),
+            _COSTLY_REASON: bounded.isNull(),
             _MISREAD_REASON: misread,
         },
         f.coalesce(_join_reasons(reasons), f.lit(_NOT_JSON)),
@@ -298,7 +298,7 @@ def _parse_strings(
     """
     record_type = t.StructType([*columns.fields, t.StructField(_CORRUPT, t.StringType())])
     text_type = t.StructType([t.StructField(field.name, t.StringType()) for field in columns])
-    bounded = _without_harmful_numbers(columns, f.col("_text"), parser)
+    bounded = _without_costly_numbers(columns, f.col("_text"), parser)
     frame = frame.withColumn("_parsed", parser(bounded, record_type))
     parsed = f.col("_parsed").isNotNull() & f.col("_parsed")[_CORRUPT].isNull()
     good = parsed & f.col("_error").isNull() & ~reduce(or_, invalid.values())
@@ -312,7 +312,7 @@ def _parse_strings(
     frame = frame.withColumn("_good", f.col("_good") & ~_infinite(columns) & ~misread)
     frame = frame.withColumn("_raw", f.when(~f.col("_good"), parser(f.col("_text"), text_type)))
     wrong = _join_reasons([_type_error(field, f.col("_raw")[field.name]) for field in columns])
-    conditions = {**invalid, _HARMFUL_REASON: bounded.isNull(), _MISREAD_REASON: misread}
+    conditions = {**invalid, _COSTLY_REASON: bounded.isNull(), _MISREAD_REASON: misread}
     return frame.withColumn("_reason", _reason(conditions, f.coalesce(wrong, f.lit(otherwise))))
 
 
@@ -339,7 +339,7 @@ def _variants(columns: t.StructType) -> t.StructType | None:
     """Return the columns with VARIANT for DECIMAL; None if no column, or not only columns
     themselves are DECIMAL.
 
-    To search all texts for harmful numbers would take longer than to parse them. So values for
+    To search all texts for costly numbers would take longer than to parse them. So values for
     DECIMAL are read as variants first, of which Spark does not write out the digits. Only if one is
     not written in plain digits, the text is searched, and parsed once more.
     """
@@ -379,20 +379,20 @@ def _plain_value(field: t.StructField) -> Column:
     ).alias(field.name, metadata=field.metadata)
 
 
-def _without_harmful_numbers(
+def _without_costly_numbers(
     columns: t.StructType, equivalent: Column, parser: Callable[[Column, t.StructType], Column]
 ) -> Column:
-    """Return the text to be parsed; null if a value for DECIMAL is harmful.
+    """Return the text to be parsed; null if a value for DECIMAL is costly.
 
-    equivalent  text to be parsed instead if there is a harmful number anywhere
+    equivalent  text to be parsed instead if there is a costly number anywhere
     parser      returns the columns of a text
     """
     text = f.col("_text")
     if not DECIMAL.search(columns.json()):
         return text
     values = parser(equivalent, _as_written(columns))
-    harmful = _any_value(values, columns, "decimal", lambda value: value.rlike(_HARMFUL))
-    return f.when(text.rlike(_HARMFUL), f.when(~harmful, equivalent)).otherwise(text)
+    costly = _any_value(values, columns, "decimal", lambda value: value.rlike(_COSTLY))
+    return f.when(text.rlike(_COSTLY), f.when(~costly, equivalent)).otherwise(text)
 
 
 def _misread_times(

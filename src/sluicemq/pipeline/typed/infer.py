@@ -85,7 +85,7 @@ def infer_schema(
     """
     probe = TypedTable(name="sample", destination=destination, format=format or Format.JSON)
     messages = events.where(selects(probe)).limit(sample)
-    texts = with_text(messages, probe.format, may_need_java=True).selectExpr(
+    texts = with_text(messages, probe.format, may_need_udf=True).selectExpr(
         "if(_error IS NULL, try_validate_utf8(_text), NULL) AS _text"
     )
     with cached(texts):

@@ -150,16 +150,16 @@ def typed_rows(
     table: TypedTable,
     columns: StructType,
     broker: str,
-    may_need_java: bool,
+    may_need_udf: bool,
     field_lists: Sequence[tuple[str, ...]] = (),
 ) -> DataFrame:
     """Return messages (`selects`) as typed rows with their outcomes.
 
     columns        the table's declared columns
-    may_need_java  True if a message may fulfil jobs.bodies.NEED_JAVA
+    may_need_udf  True if a message may fulfil jobs.bodies.NEEDS_UDF
     field_lists    result of bodies.common_field_lists
     """
-    frame = with_text(messages, table.format, may_need_java)
+    frame = with_text(messages, table.format, may_need_udf)
     # A declared column may have any name without a leading underscore.
     metadata = {KEYS: ", ".join(table.key)}
     frame = frame.select(f.lit(broker).alias("_broker", metadata=metadata), *map(f.expr, _MESSAGE))

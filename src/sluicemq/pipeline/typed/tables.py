@@ -31,7 +31,7 @@ from sluicemq.pipeline.delta import ANY_VALUES, CHANGES, LakeTable, Tag
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.schema import Event, quoted
 from sluicemq.pipeline.session import cached
-from sluicemq.pipeline.typed.bodies import MAY_NEED_JAVA, common_field_lists
+from sluicemq.pipeline.typed.bodies import MAY_NEED_UDF, common_field_lists
 from sluicemq.pipeline.typed.definition import (
     QUARANTINE,
     TOMBSTONES,
@@ -99,7 +99,7 @@ def process(events: DataFrame, definition: Definition, lake: Lake) -> dict[str, 
 
     Raises ExpectationFailed, and ConfigurationError.
     """
-    spark, summary = events.sparkSession, overview(events, definition)
+    spark, summary = events.sparkSession, batch_summary(events, definition)
     table = lake.table(COUNTS_TABLE, COUNTS_COLUMNS)
     table.evolve(spark, COUNTS_TABLE)
     progress = table.tagged_version(spark, application(lake.broker, table))
@@ -148,12 +148,12 @@ def _counts_rows(
     return spark.createDataFrame(rows, COUNTS_COLUMNS)
 
 
-def overview(events: DataFrame, definition: Definition) -> Row:
+def batch_summary(events: DataFrame, definition: Definition) -> Row:
     """Return the properties of a batch that decide how it is written.
 
     `_first` and `_last` are the sequence numbers of its first and last record, and each table's
     name a row: the number of its `messages`, of those that the broker moved forward in its journal
-    (`relocated`), of those that perhaps need the Python UDF (`may_need_java`), and the
+    (`relocated`), of those that perhaps need the Python UDF (`may_need_udf`), and the
     `last` record.
     """
     aggregates = [f.min("sequence").alias("_first"), f.max("sequence").alias("_last")]
@@ -162,7 +162,7 @@ def overview(events: DataFrame, definition: Definition) -> Row:
         conditions = {
             "messages": selected,
             "relocated": selected & (f.col("event") == str(Event.RELOCATED)),
-            "may_need_java": selected & f.expr(MAY_NEED_JAVA),
+            "may_need_udf": selected & f.expr(MAY_NEED_UDF),
         }
         counts = [f.count_if(condition).alias(name) for name, condition in conditions.items()]
         last = f.max(f.when(selected, f.col("sequence"))).alias("last")
@@ -182,7 +182,7 @@ def write_typed(
     Tables without a message in it are left out.
 
     batch    events as those of `process`
-    summary  its `overview`
+    summary  its `batch_summary`
     counted  first and last record that were counted for a table before; None = unknown
 
     Raises ExpectationFailed, and ConfigurationError if a column's type has changed.
@@ -251,7 +251,7 @@ class _TableWriter:
         if self._summary.relocated:
             messages = self._drop_repeated(messages, first)
         large = self._summary.messages >= LARGE_BATCH
-        if large and self._table.format is Format.JSON and not self._summary.may_need_java:
+        if large and self._table.format is Format.JSON and not self._summary.may_need_udf:
             self._field_lists = common_field_lists(messages)
         return self._merge(messages) if self._table.key else self._append(messages)
 
@@ -261,7 +261,7 @@ class _TableWriter:
             self._table,
             self._columns,
             self._broker,
-            bool(self._summary.may_need_java),
+            bool(self._summary.may_need_udf),
             self._field_lists,
         )
 
