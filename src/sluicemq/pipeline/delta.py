@@ -114,8 +114,8 @@ class LakeTable:
                 return
             details = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
         except AnalysisException as error:
-            first, _, _ = str(error).partition("\n")
-            raise ConfigurationError(f"--catalog {self.catalog}: {self.name}: {first}") from error
+            reason = str(error).partition("\n")[0]
+            raise ConfigurationError(f"--catalog {self.catalog}: {self.name}: {reason}") from error
         actual = {row["col_name"]: row["data_type"] for row in details}.get("Location", "a view")
         if actual != HadoopPath(spark, self.location).qualified():
             raise ConfigurationError(

@@ -173,9 +173,12 @@ class Lake:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         return Path(state) / "sluicemq" / "spark.log"
 
-    def application(self, journal: str) -> str:
-        """Return the application of tags; `journal` is the journal's identity."""
-        return f"sluicemq/{self.broker}/{journal}"
+    def application(self, source: str) -> str:
+        """Return the application in the tags of this broker's writes.
+
+        source  identity of the journal, or the name of a typed table
+        """
+        return f"sluicemq/{self.broker}/{source}"
 
     def append_application(self, journal: str) -> str:
         """Return the application of appends to silver whose batch changes other messages, too."""

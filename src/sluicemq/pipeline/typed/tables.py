@@ -102,7 +102,8 @@ def process(events: DataFrame, definition: Definition, lake: Lake) -> dict[str, 
     spark, summary = events.sparkSession, batch_summary(events, definition)
     table = lake.table(COUNTS_TABLE, COUNTS_COLUMNS)
     table.evolve(spark, COUNTS_TABLE)
-    progress = table.tagged_version(spark, application(lake.broker, table))
+    application = lake.application(COUNTS_TABLE)
+    progress = table.tagged_version(spark, application)
     # the journal is read again: a table was added to the definition, or a checkpoint was lost
     is_repeated = summary["_first"] is not None and summary["_first"] <= progress
     counted: Mapping[str, tuple[int | None, int]] = {}
@@ -112,7 +113,7 @@ def process(events: DataFrame, definition: Definition, lake: Lake) -> dict[str, 
     if counts:
         last = summary["_last"]
         # without a tag for a table that has no counts yet: Delta would leave them out
-        tag = Tag(application(lake.broker, table), last) if last > progress else None
+        tag = Tag(application, last) if last > progress else None
         table.append(_counts_rows(spark, lake.broker, summary, counts), tag)
     refresh_gold(spark, definition, lake)
     return counts
@@ -213,11 +214,6 @@ def _failure(definition: Definition, table: TypedTable, error: Exception) -> Exc
     )
 
 
-def application(broker: str, table: LakeTable) -> str:
-    """Return the application in the tags of a broker's writes to one of its tables."""
-    return f"sluicemq/{broker}/{table.name}"
-
-
 class _TableWriter:
     """Writes one batch to one typed table and its companions."""
 
@@ -231,7 +227,7 @@ class _TableWriter:
     ) -> None:
         self._spark = spark
         self._table = table
-        self._broker = lake.broker
+        self._lake = lake
         self._last: int = summary["_last"]
         self._summary = summary[table.name]
         self._field_lists: Sequence[tuple[str, ...]] = ()
@@ -260,7 +256,7 @@ class _TableWriter:
             messages,
             self._table,
             self._columns,
-            self._broker,
+            self._lake.broker,
             bool(self._summary.may_need_udf),
             self._field_lists,
         )
@@ -328,11 +324,11 @@ class _TableWriter:
             self._quarantine.append(quarantined_rows(rows), self._tag(self._quarantine))
 
     def _tag(self, table: LakeTable) -> Tag:
-        return Tag(application(self._broker, table), self._last)
+        return Tag(self._lake.application(table.name), self._last)
 
     def _end(self, table: LakeTable) -> int:
         """Return the last sequence that this broker has written; -1 if there is none."""
-        return table.tagged_version(self._spark, application(self._broker, table))
+        return table.tagged_version(self._spark, self._lake.application(table.name))
 
     def _count_outcomes(self, rows: DataFrame) -> TableCounts:
         (values,) = rows.agg(*count_columns(self._table)).collect()
@@ -352,7 +348,7 @@ class _TableWriter:
             (self._quarantine, "broker", "sequence"),
         ):
             if table.exists(self._spark):
-                rows = table.read(self._spark).where(f.col(broker) == self._broker)
+                rows = table.read(self._spark).where(f.col(broker) == self._lake.broker)
                 known = rows.select(f.col(sequence).alias("message_sequence"))
                 relocated = relocated.join(known, "message_sequence", "left_anti")
         return originals.unionByName(relocated)
