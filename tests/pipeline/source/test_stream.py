@@ -387,12 +387,12 @@ def test_lost_slot_is_reported(
     stream = stream_of(tmp_path, slot="lake", failondataloss=strict)
     start = stream.initialOffset()
     if strict == "true":
-        with pytest.raises(JournalError, match=r"slot lake protects nothing.*Delete the slot"):
+        with pytest.raises(JournalError, match=r"slot lake no longer retains.*Delete the slot"):
             stream.latestOffset(start, ALL)
     else:
         with caplog.at_level(logging.WARNING):
             stream.latestOffset(start, ALL)
-        assert "slot lake protects nothing" in caplog.text
+        assert "slot lake no longer retains segments" in caplog.text
 
 
 def test_stream_waits_for_journal(tmp_path: Path) -> None:

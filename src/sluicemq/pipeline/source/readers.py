@@ -45,7 +45,10 @@ class _Reader:
         self._options = options
         self._storage = connect(options)
         self._reading = Reading(
-            self._storage, schema, Selection.of(options), options.fail_on_data_loss
+            self._storage,
+            schema,
+            Selection(frozenset(options.events), options.destinations),
+            options.fail_on_data_loss,
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -109,14 +112,13 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return Offset(journal.identity, start.sequence, starts=start.by_destination).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limits from the options; the trigger may override them."""
-        if self._options.max_offsets_per_trigger:
-            return ReadMaxRows(self._options.max_offsets_per_trigger)
-        if self._options.max_bytes_per_trigger:
-            return ReadMaxBytes(self._options.max_bytes_per_trigger)
-        if self._options.min_offsets_per_trigger:
-            return ReadMinRows(self._options.min_offsets_per_trigger)
-        return ReadAllAvailable()
+        """Return the first limit that the options set; the trigger may override it."""
+        limits = {
+            ReadMaxRows: self._options.max_offsets_per_trigger,
+            ReadMaxBytes: self._options.max_bytes_per_trigger,
+            ReadMinRows: self._options.min_offsets_per_trigger,
+        }
+        return next((kind(limit) for kind, limit in limits.items() if limit), ReadAllAvailable())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next micro-batch; `start` if there are no new records.
@@ -241,8 +243,6 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             return
         try:
             self._storage.advance_slot(slot, position)
-        except RecordNotFound:
-            self._report_lost_slot("the slot has been deleted")
         except JournalError as error:
             self._report_lost_slot(str(error))
         except ClientError as error:
@@ -254,10 +254,10 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Raise JournalError, or log a warning if `fail_on_data_loss` is off."""
         self._reading.report(
             JournalError(
-                f"the slot {self._options.slot} protects nothing any more: {reason}. Segments that "
-                "this query has not read may have been removed. Delete the slot; the query creates "
-                "a new one when it starts. If the query then reports removed records, follow that "
-                "message."
+                f"the slot {self._options.slot} no longer retains segments: {reason}. Segments "
+                "that this query has not read may have been removed. Delete the slot; the query "
+                "creates a new one when it starts. If the query then reports removed records, "
+                "follow that message."
             )
         )
 

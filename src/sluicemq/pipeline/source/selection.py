@@ -17,7 +17,7 @@ from sluicemq.journal.segment import Summary
 from sluicemq.model.destination import Address
 from sluicemq.pipeline.schema import Event
 from sluicemq.pipeline.source.heads import Column, Heads, Names, full_name
-from sluicemq.pipeline.source.options import Destinations, SourceOptions
+from sluicemq.pipeline.source.options import Destinations
 
 EVENT_CODES: Final = {event: code for code, event in enumerate(Event, 1)}
 """Code of each event, one byte; 0 marks records that are no event."""
@@ -109,10 +109,6 @@ class Selection:
     high: int = END
     lows: Mapping[str, int] = field(default_factory=dict)
     highs: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, options: SourceOptions) -> Selection:
-        return cls(frozenset(options.events), options.destinations)
 
     def within(
         self, low: int, high: int, lows: Mapping[str, int], highs: Mapping[str, int]
