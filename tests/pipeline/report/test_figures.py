@@ -194,7 +194,10 @@ def test_parts_of_table_make_same_report() -> None:
     created = datetime(2026, 11, 21, tzinfo=UTC)
 
     parts = pa.concat_tables([table.slice(start, 997) for start in range(0, table.num_rows, 997)])
-    from_table, from_parts = build(table, made=created, top=7), build(parts, made=created, top=7)
+    from_table, from_parts = (
+        build(table, created=created, top=7),
+        build(parts, created=created, top=7),
+    )
     assert parts["minute"].num_chunks > 1
     assert figures(from_table) == figures(from_parts)
     assert from_table.published == sum(table["published"].to_pylist())

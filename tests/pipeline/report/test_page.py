@@ -302,4 +302,4 @@ def test_unknown_columns_are_ignored() -> None:
     table = gold(row(published=2))
     wider = table.append_column("new", pa.array(["x"]))
     created: Any = datetime(2026, 1, 1, tzinfo=UTC)
-    assert render(build(wider, made=created)) == render(build(table, made=created))
+    assert render(build(wider, created=created)) == render(build(table, created=created))

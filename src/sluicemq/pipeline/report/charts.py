@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from sluicemq.pipeline import histogram
 from sluicemq.pipeline.jobs.schemas import PERCENTILES
-from sluicemq.pipeline.report import figures, words
+from sluicemq.pipeline.report import figures, formatting
 from sluicemq.pipeline.report.figures import PROTOCOLS, Bins, ReportFigures, Timeline
 
 Size = tuple[int, int]
@@ -239,7 +239,7 @@ def _counts(axes: Axes, bins: Bins, columns: dict[str, Values], unit: str) -> No
         top = max(top, columns[label].max())
     axes.set(ylim=(0, top * 1.05 or 1), ylabel=unit)
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=unit == "messages", steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_formatter(lambda value, _: words.short(value))
+    axes.yaxis.set_major_formatter(lambda value, _: formatting.short(value))
 
 
 def _mark(axes: Axes, bins: Bins, anomalies: Sequence[figures.Row]) -> None:
@@ -289,10 +289,10 @@ def _latency(axes: Axes, timeline: Timeline, columns: dict[str, Values]) -> None
     # the label of 0 is just below
     ticks = ticks[(ticks >= (lowest if edges[0] else 2 * lowest)) & (ticks <= edges[-1])]
     axes.set_yticks(ticks if edges[0] else [0.0, *ticks])
-    axes.yaxis.set_major_formatter(lambda value, _: words.duration(value))
+    axes.yaxis.set_major_formatter(lambda value, _: formatting.duration(value))
     axes.minorticks_off()
     bar = axes.figure.colorbar(mesh, ax=axes, ticks=[1, maximum], pad=0.01, aspect=30)
-    bar.ax.yaxis.set_major_formatter(lambda value, _: words.short(value))
+    bar.ax.yaxis.set_major_formatter(lambda value, _: formatting.short(value))
     bar.set_label("messages")
     bar.outline.set_visible(False)
 
@@ -414,7 +414,7 @@ def write_pngs(report: ReportFigures, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for name, chart in charts(report).items():
         figure = draw(report, name, PICTURE)
-        title = f"{words.printable(report.title, 40)} · {chart.title} · {report.period}"
+        title = f"{formatting.printable(report.title, 40)} · {chart.title} · {report.period}"
         figure.suptitle(title, parse_math=False, fontweight="bold")
         with warnings.catch_warnings():
             # characters that the font lacks appear as boxes; no other font is certain to exist

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sluicemq.pipeline import histogram
 from sluicemq.pipeline.jobs.schemas import PERCENTILES
-from sluicemq.pipeline.report import words
+from sluicemq.pipeline.report import formatting
 
 Counts = NDArray[np.int64]
 Row = dict[str, Any]
@@ -199,7 +199,7 @@ class ReportFigures(Totals):
     """
 
     title: str
-    made: datetime
+    created: datetime
     since: int | None = None
     until: int | None = None
     timeline: Timeline | None = None
@@ -224,7 +224,7 @@ class ReportFigures(Totals):
         """The period as text; empty if it is not known."""
         if self.since is None or self.until is None:
             return ""
-        return words.span(self.since * MINUTE, self.until * MINUTE, words.moment) + " UTC"
+        return formatting.span(self.since * MINUTE, self.until * MINUTE, formatting.moment) + " UTC"
 
 
 def build(
@@ -237,7 +237,7 @@ def build(
     since: datetime | None = None,
     until: datetime | None = None,
     top: int = TOP,
-    made: datetime | None = None,
+    created: datetime | None = None,
 ) -> ReportFigures:
     """Compute the figures of a report.
 
@@ -247,11 +247,11 @@ def build(
     since, until  limits of the period, to the minute, UTC if without a zone; `until` is
                   exclusive. None = all rows
     top           number of destinations with a row of their own
-    made          creation time in the report's footer; default: now
+    created          creation time in the report's footer; default: now
     """
     report = ReportFigures(
         title=title,
-        made=made or datetime.now(UTC),
+        created=created or datetime.now(UTC),
         since=None if since is None else minute_of(since),
         until=None if until is None else minute_of(until),
         state=state,

@@ -1,7 +1,7 @@
 """Report as one self-contained HTML file.
 
 Its content security policy allows the page's own style and script, by their digests, and no request
-to any host. Text from outside (names, reasons, bodies) is made printable (words.printable) and
+to any host. Text from outside (names, reasons, bodies) is made printable (formatting.printable) and
 escaped by the template engine wherever the template inserts it.
 """
 
@@ -18,7 +18,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 import sluicemq
-from sluicemq.pipeline.report import words
+from sluicemq.pipeline.report import formatting
 from sluicemq.pipeline.report.charts import COLOURS, Drawings, Size, charts, draw, extent, sparkline
 from sluicemq.pipeline.report.figures import MINUTE, ReportFigures
 
@@ -32,21 +32,23 @@ def render(report: ReportFigures) -> str:
     environment = Environment(
         autoescape=True,
         # the report's own markup is not a plain string
-        finalize=lambda value: words.printable(value) if type(value) is str else value,
+        finalize=lambda value: formatting.printable(value) if type(value) is str else value,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters.update(
-        count=words.count,
-        short=words.short,
-        rate=words.rate,
-        size=words.size,
-        duration=words.duration,
-        cell=lambda value: (words.duration if isinstance(value, float) else words.count)(value),
-        printable=words.printable,
-        brief=words.brief,
-        moment=lambda time: words.moment(time if isinstance(time, int) else time.timestamp()),
+        count=formatting.count,
+        short=formatting.short,
+        rate=formatting.rate,
+        size=formatting.size,
+        duration=formatting.duration,
+        cell=lambda value: (formatting.duration if isinstance(value, float) else formatting.count)(
+            value
+        ),
+        printable=formatting.printable,
+        brief=formatting.brief,
+        moment=lambda time: formatting.moment(time if isinstance(time, int) else time.timestamp()),
     )
     drawings = Drawings()
     shown = charts(report)
@@ -70,7 +72,7 @@ def render(report: ReportFigures) -> str:
         charts=shown,
         drawings=images,
         sparklines=sparklines,
-        span=words.span,
+        span=formatting.span,
         minute=MINUTE,
     )
 

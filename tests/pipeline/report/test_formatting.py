@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.pipeline.report import words
+from sluicemq.pipeline.report import formatting
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from sluicemq.pipeline.report import words
     ],
 )
 def test_format_of_counts(value: float | None, expected: str) -> None:
-    assert words.short(value) == expected
+    assert formatting.short(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_format_of_counts(value: float | None, expected: str) -> None:
     ],
 )
 def test_format_of_durations(milliseconds: float | None, expected: str) -> None:
-    assert words.duration(milliseconds) == expected
+    assert formatting.duration(milliseconds) == expected
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,11 @@ def test_format_of_durations(milliseconds: float | None, expected: str) -> None:
     ],
 )
 def test_format_of_sizes(octets: int | None, expected: str) -> None:
-    assert words.size(octets) == expected
+    assert formatting.size(octets) == expected
 
 
 def test_small_rate_is_per_minute() -> None:
-    assert [words.rate(value) for value in (12_000, 1, 1 / 60, 0)] == [
+    assert [formatting.rate(value) for value in (12_000, 1, 1 / 60, 0)] == [
         "12k/s",
         "1/s",
         "1/min",
@@ -73,10 +73,10 @@ def test_small_rate_is_per_minute() -> None:
 
 def test_period_of_one_day_contains_date_once() -> None:
     start = 1_795_262_700  # 21 Nov 2026, 12:05
-    assert words.span(start, start + 300) == "21 Nov, 12:05 to 12:10"
-    assert words.span(start, start + 366 * 86_400) == "21 Nov, 12:05 to 22 Nov, 12:05"
-    assert words.span(start, start + 86_400) == "21 Nov, 12:05 to 22 Nov, 12:05"
-    assert words.span(start, start + 300, words.moment) == "21 Nov 2026, 12:05 to 12:10"
+    assert formatting.span(start, start + 300) == "21 Nov, 12:05 to 12:10"
+    assert formatting.span(start, start + 366 * 86_400) == "21 Nov, 12:05 to 22 Nov, 12:05"
+    assert formatting.span(start, start + 86_400) == "21 Nov, 12:05 to 22 Nov, 12:05"
+    assert formatting.span(start, start + 300, formatting.moment) == "21 Nov 2026, 12:05 to 12:10"
 
 
 @pytest.mark.parametrize(
@@ -93,15 +93,15 @@ def test_period_of_one_day_contains_date_once() -> None:
     ],
 )
 def test_invisible_characters_are_escaped(text: str, seen: str) -> None:
-    assert words.printable(text) == seen
+    assert formatting.printable(text) == seen
 
 
 @given(st.text(st.characters()))
 def test_nothing_invisible_is_left(text: str) -> None:
-    for character in words.printable(text):
+    for character in formatting.printable(text):
         assert character in "\n\t" or unicodedata.category(character)[0] != "C"
 
 
 def test_long_text_is_truncated() -> None:
-    assert words.printable("abcdef", 4) == "abc…"
-    assert words.printable("abcd", 4) == "abcd"
+    assert formatting.printable("abcdef", 4) == "abc…"
+    assert formatting.printable("abcd", 4) == "abcd"
