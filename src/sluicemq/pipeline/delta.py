@@ -38,9 +38,9 @@ INTERPRETED: Final = {
 That is half of the processor time of computing a table's state (with 8,000 files still a part), and
 a third of that of the tasks of a merge of a few hundred rows. With 8,000 rows a merge takes as long
 without it, and with 50,000 an eighth longer."""
-CHANGES: Final = {"delta.enableChangeDataFeed": "true"}
+CHANGE_DATA_FEED: Final = {"delta.enableChangeDataFeed": "true"}
 """Property of a table that keeps the rows that `LakeTable.changes` returns."""
-ANY_VALUES: Final = {"delta.randomizeFilePrefixes": "true"}
+RANDOM_FILE_PREFIXES: Final = {"delta.randomizeFilePrefixes": "true"}
 """Property of a table whose partitions may have any values, so that these name no directories."""
 KEYS: Final = "sluicemq.keys"
 """Name in the metadata of a column that has the keys with which the table was created, as text."""
@@ -162,9 +162,9 @@ class LakeTable:
             spark.sql(f"ALTER TABLE delta.{quoted(self.location)} ADD COLUMNS ({ddl})")
 
     def _allow_types(self, spark: SparkSession, columns: StructType) -> None:
-        """Let an existing table have columns of all types, as a new one may have them.
+        """Enable the feature of Delta that some types require.
 
-        Of the types that tables have, Delta adds only this one to new tables alone."""
+        Delta enables it by itself only in new tables. TIMESTAMP_NTZ is the only such type."""
         if _NTZ in columns.simpleString() and _NTZ not in self.read(spark).schema.simpleString():
             feature = "'delta.feature.timestampNtz' = 'supported'"
             spark.sql(f"ALTER TABLE delta.{quoted(self.location)} SET TBLPROPERTIES ({feature})")

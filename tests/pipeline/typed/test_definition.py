@@ -299,7 +299,7 @@ def test_unsupported_json_schema_is_reported_with_every_place(tmp_path: Path) ->
         "#/properties/e: $ref 'other.json': only references into the same file",
         "#/properties/f/properties/r: $ref '#/$defs/node' is recursive: a table has no such type",
         "#/properties/g: type is missing",
-        "#/properties/h: $ref '#/$defs/leaf' refers to nothing",
+        "#/properties/h: $ref '#/$defs/leaf': the file has no such schema",
         "#/properties/i: a schema must be an object",
     ):
         assert start + expected in text

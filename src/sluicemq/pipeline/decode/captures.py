@@ -6,7 +6,7 @@
                  the byte order
     pcapng       blocks: type:u32 length:u32 body length:u32, padded to 4 bytes
                  0A0D0D0A section (states the byte order), 1 interface (link type, unit of time),
-                 6 packet, 3 packet without time, 2 packet of old; others are skipped
+                 6 packet, 3 packet without time, 2 packet (obsolete); others are skipped
     link types   Ethernet (1) with VLAN tags, Linux cooked (113, 276), loopback (0, 108), raw IP
                  (12, 14, 101, 228, 229)
     network      IPv4 with options; IPv6 with extension headers except authentication

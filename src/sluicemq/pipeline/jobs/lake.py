@@ -27,7 +27,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.delta import CHANGES, NO_COLUMNS, HadoopPath, LakeTable, skipping_statistics
+from sluicemq.pipeline.delta import (
+    CHANGE_DATA_FEED,
+    NO_COLUMNS,
+    HadoopPath,
+    LakeTable,
+    skipping_statistics,
+)
 from sluicemq.pipeline.jobs.schemas import ANOMALIES, BRONZE, GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
 
 EVENT_LAYERS: Final = ("gold", "bronze", "silver")
@@ -85,7 +91,7 @@ class Lake:
             "bronze.events",
             from_arrow_schema(BRONZE),
             partitions=("broker", "day"),
-            properties=CHANGES
+            properties=CHANGE_DATA_FEED
             | skipping_statistics("sequence", "time", "event", "destination", "message_sequence"),
         )
         self.silver = self.table(

@@ -48,10 +48,12 @@ def find_anomalies(spark: SparkSession, lake: Lake) -> int:
         return 0
     newest = datetime.fromtimestamp(last, UTC)
     start = newest - _COMPARED_TIME
-    rates = gold.where((f.col("day") >= f.lit(start.date())) & (f.col("minute") >= f.lit(start)))
-    lives = silver.where(f.col("last_event") >= f.lit(newest - _EXAMINED_TIME))
+    recent_gold = gold.where(
+        (f.col("day") >= f.lit(start.date())) & (f.col("minute") >= f.lit(start))
+    )
+    recent_silver = silver.where(f.col("last_event") >= f.lit(newest - _EXAMINED_TIME))
     # not cached: each commit to gold or silver would plan the query again and read both tables
-    rows = materialized(anomalies(rates, lives, timedelta(seconds=last - first)))
+    rows = materialized(anomalies(recent_gold, recent_silver, timedelta(seconds=last - first)))
     # merging no rows costs seconds: Delta plans and compiles both of its queries
     if not lake.anomalies.exists(spark) or not rows.isEmpty():
         lake.anomalies.merge(rows)

@@ -213,10 +213,10 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
         if refusal.code == "batch-conflict":
             return RequestRefused(
                 f"{location} of batch {self._query['batch']} has been written with other rows "
-                f"before ({refusal}). A batch that is written again has to have the same rows in "
-                "the same partitions: other rows need another writeId or batchId, a query with "
-                "rand(), uuid() or the like needs a table between, and transactionRows and "
-                "transactionBytes have to stay as they were"
+                f"before ({refusal}). A batch that is written again must have the same rows in the "
+                "same partitions: write other rows under another writeId or batchId, store the "
+                "result of a query with rand(), uuid() or the like in a table first, and do not "
+                "change transactionRows and transactionBytes"
             )
         if refusal.code == "rejected":
             return BadRow(
@@ -242,8 +242,8 @@ def check_sockets_open(sockets: Set[int]) -> None:
     """
     if not sockets <= open_sockets():
         raise ConnectionLost(
-            "Spark broke off the rows of this task: an earlier step has failed. The error is "
-            "reported with the task's failure, or by the other attempts"
+            "Spark ended the rows of this task early, because an earlier step has failed. That "
+            "error is reported with the failure of the task, or by its other attempts"
         )
 
 

@@ -262,7 +262,7 @@ class Names:
         self._ordered = [self.addresses[number] for number in ordered]
         self._numbers: Integers = np.array(ordered, np.int64)
         self._texts: dict[Callable[[Address], str], pa.Array] = {}
-        # the place of each number, if they are small; the last entry is for larger numbers
+        # the position of each number, if all are small; the last entry is for larger numbers
         self._table: Integers | None = None
         if ordered and ordered[-1] < TABLE_NUMBERS:
             self._table = np.full(ordered[-1] + 2, len(ordered), np.int64)

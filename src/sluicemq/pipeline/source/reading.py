@@ -89,17 +89,17 @@ class Reading:
     def columns(self) -> frozenset[str]:
         return frozenset(self.schema.names)
 
-    def read(self, share: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task.
 
         Raises JournalError, and JournalDamaged that names segment and offset. Without `strict`,
         lost records are skipped with a warning.
         """
-        assert isinstance(share, TaskRanges)
-        journal = SourceJournal(self.storage, share.identity)
-        for segment_range in share.segment_ranges:
+        assert isinstance(partition, TaskRanges)
+        journal = SourceJournal(self.storage, partition.identity)
+        for segment_range in partition.segment_ranges:
             selection = self.selection.within(
-                segment_range.low, segment_range.high, share.lows, share.highs
+                segment_range.low, segment_range.high, partition.lows, partition.highs
             )
             try:
                 segment = self.storage.open(segment_range.first, segment_range.end)

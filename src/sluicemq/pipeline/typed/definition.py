@@ -56,7 +56,7 @@ class Action(StrEnum):
 
 
 class Refresh(StrEnum):
-    """What is computed again of a gold table: the groups of changed rows, or all of it."""
+    """Scope of the refresh of a gold table: the groups of changed rows, or the whole table."""
 
     INCREMENTAL = "incremental"
     FULL = "full"

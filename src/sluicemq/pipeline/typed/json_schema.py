@@ -77,7 +77,9 @@ class _Converter:
                 for part in reference[2:].split("/"):
                     schema = schema[part.replace("~1", "/").replace("~0", "~")]
             except (KeyError, TypeError):
-                raise ConfigurationError(f"$ref {reference!r} refers to nothing") from None
+                raise ConfigurationError(
+                    f"$ref {reference!r}: the file has no such schema"
+                ) from None
         if depth > MAX_DEPTH:
             raise ConfigurationError(f"nested more than {MAX_DEPTH} deep")
         if not isinstance(schema, dict):

@@ -27,7 +27,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from sluicemq.model.errors import SluiceError
-from sluicemq.pipeline.delta import ANY_VALUES, CHANGES, LakeTable, Tag
+from sluicemq.pipeline.delta import CHANGE_DATA_FEED, RANDOM_FILE_PREFIXES, LakeTable, Tag
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.schema import Event, quoted
 from sluicemq.pipeline.session import cached
@@ -234,7 +234,7 @@ class _TableWriter:
         self._columns = declared_columns(table)
         name = f"silver.{table.name}"
         columns = t.StructType([*self._columns, *METADATA])
-        properties = CHANGES | (ANY_VALUES if table.partition_by else {})
+        properties = CHANGE_DATA_FEED | (RANDOM_FILE_PREFIXES if table.partition_by else {})
         self._rows = lake.table(name, columns, table.key, table.partition_by, properties)
         self._quarantine = lake.table(name + QUARANTINE, QUARANTINE_COLUMNS)
         deletions = [self._columns[key] for key in table.key]
