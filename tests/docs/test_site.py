@@ -1,5 +1,5 @@
-"""The site is complete: every page is in the navigation, every link and anchor has a target, and
-a page loads nothing from other hosts."""
+"""The site is complete: every page is in the navigation, every link and anchor has a target, a page
+loads nothing from other hosts, and the search works."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import pytest
 import yaml
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
+
+from tests.support.programs import launch_chromium
 
 ROOT = Path(__file__).parents[2]
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
@@ -102,6 +104,21 @@ def test_nothing_is_loaded_from_other_hosts(site: Path, pages: dict[Path, Page])
         assert not [url for url in page.loads if urlsplit(url).netloc]
     for sheet in site.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(?:https?:)?//|@import", sheet.read_text())
+
+
+def test_search_works_from_file(site: Path) -> None:
+    """The built pages are opened from a directory, without a web server."""
+    with launch_chromium() as browser:
+        page = browser.new_page()
+        requests: list[str] = []
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto((site / "protocols" / "phpmq.html").as_uri())
+        page.click(".md-search__input")
+        page.keyboard.type("disk_free_limit_bytes")
+        link = page.locator(".md-search-result__link", has_text="Limits").first
+        link.click()
+        page.wait_for_url("**/limits.html*")
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
 
 
 @pytest.mark.parametrize(
