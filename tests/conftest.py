@@ -18,10 +18,19 @@ settings.register_profile(
 )
 settings.load_profile("fuzz" if os.environ.get("FUZZ") else "deterministic")
 
-SLOW_TESTS = ("tests/pipeline/test_cluster.py", "tests/faults", "tests/interop")
-"""Tests that take minutes. They start first, so that all workers are busy until the end."""
+SLOW_TESTS = (
+    ("tests/pipeline/test_cluster.py", "tests/faults", "tests/interop"),
+    ("tests/pipeline/jobs", "tests/pipeline/typed", "tests/broker/test_recovery.py"),
+)
+"""Tests that take minutes, those that take longest first. They start before all others, so that all
+workers are busy until the end."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    first = [Path(config.rootpath, name) for name in SLOW_TESTS]
-    items.sort(key=lambda item: not any(item.path.is_relative_to(path) for path in first))
+    paths = [[Path(config.rootpath, name) for name in names] for names in SLOW_TESTS]
+
+    def rank(item: pytest.Item) -> int:
+        matches = (any(map(item.path.is_relative_to, group)) for group in paths)
+        return next((number for number, matched in enumerate(matches) if matched), len(paths))
+
+    items.sort(key=rank)
