@@ -288,6 +288,18 @@ def test_ending_options_are_refused_for_streams(name: str) -> None:
 def test_options_of_streams_are_ignored_in_batch(caplog: pytest.LogCaptureFixture) -> None:
     check_batch(parsed(maxoffsetspertrigger="5", slot="lake"))
     assert "option maxOffsetsPerTrigger and option slot" in caplog.text
+    check_batch(parsed(maxtriggerdelay="1m", slotlimitbytes="5"))
+    assert "option maxTriggerDelay and option slotLimitBytes" in caplog.text
+
+
+def test_options_without_effect_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    check_stream(parsed(slot="lake", slotlimitbytes="5"))
+    check_stream(parsed(minoffsetspertrigger="5", maxtriggerdelay="1m"))
+    assert not caplog.text
+    check_stream(parsed(maxtriggerdelay="1m"))  # no error: Kafka's source ignores it, too
+    assert "maxTriggerDelay has no effect without minOffsetsPerTrigger" in caplog.text
+    with pytest.raises(ConfigurationError, match=r"slotLimitBytes: .* give the option slot"):
+        check_stream(parsed(slotlimitbytes="5"))
 
 
 # --- triggers -----------------------------------------------------------------------------------

@@ -315,7 +315,7 @@ OPTIONS: Final = (
     OptionSpec("startingOffsetsByTimestamp", "start", _timestamps_by_destination),
     OptionSpec("endingOffsetsByTimestamp", "end", _timestamps_by_destination, only=READ),
     OptionSpec("minOffsetsPerTrigger", "min_offsets_per_trigger", positive, only=READ_STREAM),
-    OptionSpec("maxTriggerDelay", "max_trigger_delay_ms", _duration_ms),
+    OptionSpec("maxTriggerDelay", "max_trigger_delay_ms", _duration_ms, only=READ_STREAM),
     OptionSpec("maxOffsetsPerTrigger", "max_offsets_per_trigger", positive, only=READ_STREAM),
     OptionSpec("maxBytesPerTrigger", "max_bytes_per_trigger", positive, only=READ_STREAM),
     OptionSpec("minPartitions", "min_partitions", positive),
@@ -324,7 +324,7 @@ OPTIONS: Final = (
     OptionSpec("columns", "columns", _list),
     OptionSpec("slot", "slot", str, only=READ_STREAM),
     OptionSpec("kafka.group.id", "slot", str),
-    OptionSpec("slotLimitBytes", "slot_limit_bytes", positive),
+    OptionSpec("slotLimitBytes", "slot_limit_bytes", positive, only=READ_STREAM),
 )
 """All options but CONNECTION, in the order of the documentation."""
 
@@ -399,7 +399,8 @@ def check_batch(options: SourceOptions) -> None:
     ignored = [
         f"option {option.name}"
         for option in OPTIONS
-        if option.only == READ_STREAM and getattr(options, option.field)
+        if option.only == READ_STREAM
+        and getattr(options, option.field) != getattr(SourceOptions, option.field)
     ]
     if ignored:
         log.warning("Ignored in a batch: %s. These options are for streams.", " and ".join(ignored))
@@ -414,13 +415,22 @@ def _reject_offset(name: str, given: Positions | None, word: str) -> None:
 
 
 def check_stream(options: SourceOptions) -> None:
-    """Check the options of `spark.readStream`. Raises ConfigurationError."""
+    """Check the options of `spark.readStream`. Raises ConfigurationError; logs ignored options."""
     if options.end is not None:
         names = " or ".join(option.name for option in OPTIONS if option.only == READ)
         raise ConfigurationError(
             f"a stream has no end: remove the option {names}. The trigger availableNow ends a "
             "query when it has read all existing records"
         )
+    if options.slot_limit_bytes is not None and not options.slot:
+        raise ConfigurationError(
+            "option slotLimitBytes: it is the limit of a slot: give the option slot, too"
+        )
+    if (
+        options.max_trigger_delay_ms != SourceOptions.max_trigger_delay_ms
+        and not options.min_offsets_per_trigger
+    ):
+        log.warning("Ignored: maxTriggerDelay has no effect without minOffsetsPerTrigger.")
 
 
 # --- columns -----------------------------------------------------------------------------------
