@@ -59,6 +59,10 @@ def test_option_names_are_case_insensitive() -> None:
         ),
         ({**URL, "batchId": "1"}, "set writeId, too"),
         ({**URL, "deadLetterQueue": ""}, "option deadLetterQueue: '' is not the name of a queue"),
+        (
+            {**URL, "deadLetterQueue": "topic:x"},
+            "option deadLetterQueue: 'topic:x' is not the name of a queue",
+        ),
         ({**URL, "password": "secret"}, "needs the option user"),
         ({**URL, "user": "me", "token": "secret"}, "leave out user"),
         ({**URL, "token": "secret\r\nX: y"}, "no token has"),

@@ -61,7 +61,7 @@ def _address(text: str) -> Address:
     return Address(Kind.QUEUE if name == text else Kind.TOPIC, name)
 
 
-_queue: Final = partial(matching, pattern=".+", rule="not the name of a queue")
+_queue: Final = partial(matching, pattern="(?!topic:).+", rule="not the name of a queue")
 _write_id: Final = partial(
     matching, pattern=r"[\x21-\x7e]{1,128}", rule="not 1 to 128 characters of ASCII without blanks"
 )
