@@ -298,6 +298,19 @@ def test_slot_is_created_and_advanced(tmp_path: Path, journal: FileJournal) -> N
     assert Slots(tmp_path).get("lake").position == end["sequence"] - 1
 
 
+def test_other_limit_of_existing_slot_is_reported(
+    tmp_path: Path, journal: FileJournal, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = stream_of(tmp_path, slot="lake", slotlimitbytes="5000000")
+    start = stream.initialOffset()
+    stream.latestOffset(start, ALL)
+    stream_of(tmp_path, slot="lake", slotlimitbytes="5000000").latestOffset(start, ALL)
+    stream_of(tmp_path, slot="lake").latestOffset(start, ALL)
+    assert not caplog.records
+    stream_of(tmp_path, slot="lake", slotlimitbytes="9000000").latestOffset(start, ALL)
+    assert "The slot lake exists with another limit" in caplog.text
+
+
 def test_slot_without_limit_has_limit_of_broker(tmp_path: Path, journal: FileJournal) -> None:
     stream = stream_of(tmp_path, slot="lake")
     start = stream.initialOffset()

@@ -220,6 +220,12 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             return
         position = max(0, start.sequence - 1)
         slot = self._storage.ensure_slot(options.slot, position, options.slot_limit_bytes)
+        if options.slot_limit_bytes not in (None, slot.limit_bytes):
+            log.warning(
+                "The slot %s exists with another limit, and slotLimitBytes is ignored: a slot gets "
+                "its limit when it is created",
+                options.slot,
+            )
         if slot.lost:
             self._report_lost_slot(slot.describe_loss(options.slot))
         elif slot.position > position:
