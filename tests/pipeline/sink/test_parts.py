@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.model.rows import DEFAULT_FRAME_ROWS, FRAME_ROWS, decode, frames, row
-from sluicemq.pipeline.sink.delivery import ROW_BYTES, EncodedPart, Parts
+from sluicemq.admin.batches import MAX_PROPERTIES
+from sluicemq.admin.endpoints import ApiLimits
+from sluicemq.management.settings import HttpSettings
+from sluicemq.model.rows import DEFAULT_FRAME_ROWS, FRAME_ROWS, RowValues, decode, frames, row
+from sluicemq.pipeline.sink.delivery import PART_DESTINATIONS, ROW_BYTES, EncodedPart, Parts
+from sluicemq.pipeline.sink.options import PART_BYTES, PART_ROWS
 
 
 def collect(sizes: Sequence[int], cuts: Sequence[int], rows: int, size: int) -> list[EncodedPart]:
     """Return the parts of rows with bodies of these sizes, in batches that end at `cuts`."""
     parts = Parts(rows, size)
-    values = [row("q", bytes(length), message_id=str(n)) for n, length in enumerate(sizes)]
+    values = [row("q", bytes(length), timestamp=n) for n, length in enumerate(sizes)]
     encoded: list[EncodedPart] = []
     start = 0
     for end in [*cuts, len(values)]:
@@ -25,12 +31,18 @@ def collect(sizes: Sequence[int], cuts: Sequence[int], rows: int, size: int) -> 
     return [*encoded, last] if last else encoded
 
 
+def parts_of(rows: Sequence[RowValues]) -> list[EncodedPart]:
+    """Return the parts of rows within the default limits."""
+    parts = Parts(PART_ROWS, PART_BYTES)
+    encoded = list(parts.add(rows))
+    last = parts.last()
+    return [*encoded, last] if last else encoded
+
+
 def numbers(part: EncodedPart) -> list[int]:
     """Return the numbers of the rows in a part."""
     data = b"".join(part.frames)
-    return [
-        int(message.message_id) for frame in frames(memoryview(data)) for message in decode(frame)
-    ]
+    return [message.timestamp for frame in frames(memoryview(data)) for message in decode(frame)]
 
 
 def test_no_rows_make_no_part() -> None:
@@ -60,6 +72,36 @@ def test_huge_row_is_part_of_its_own() -> None:
     assert [numbers(part) for part in parts] == [[0], [1], [2, 3]]
     (part,) = collect([1, 500_000, 1, 1], [], 100, 1_000_000)
     assert numbers(part) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"message_id": "i" * 6000},
+        {"properties": {"header": "v" * 6000}},
+        {"properties": {"header": b"v" * 6000}},
+        {"properties": {f"header{number}": "" for number in range(150)}},
+    ],
+    ids=["text", "property", "bytes", "names"],
+)
+def test_texts_and_properties_count_as_bytes(fields: dict[str, Any]) -> None:
+    """The broker limits the bytes and the properties of a part."""
+    parts = parts_of([row("q", **fields)] * 6000)
+    assert len(parts) > 1
+    count = len(fields.get("properties", ()))
+    for part in parts:
+        assert sum(map(len, part.frames)) <= ApiLimits().part
+        assert part.rows * count <= MAX_PROPERTIES
+
+
+def test_destinations_of_part_are_limited() -> None:
+    assert HttpSettings().max_batch_destinations == PART_DESTINATIONS
+    names = [f"q{number}" for number in range(PART_DESTINATIONS)]
+    queues = [row(name) for name in names]
+    topics = [row(name, topic=True) for name in names]
+    assert [part.rows for part in parts_of(queues * 3)] == [3000]
+    parts = parts_of(queues + topics + queues)
+    assert [part.rows for part in parts] == [1000, 1000, 1000]
 
 
 @given(

@@ -21,12 +21,10 @@ from __future__ import annotations
 import os
 import select
 import stat
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -35,7 +33,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from sluicemq.clients.http import HttpClient, HttpRefusal, answer_in, request_of
 from sluicemq.management.journal import WRITE_BATCH_PART, BatchQuery
 from sluicemq.model.errors import ConnectionLost, RequestRefused
-from sluicemq.model.rows import encode
+from sluicemq.model.rows import Row, encode
 from sluicemq.pipeline.sink.conversion import Converter, Values
 from sluicemq.pipeline.sink.options import SinkOptions
 
@@ -44,7 +42,13 @@ MAX_REASONS: Final = 20
 OTHER_REASONS: Final = "other reasons"
 
 ROW_BYTES: Final = 64
-"""Bytes of a part by which each row counts in addition to its body."""
+"""Bytes of a part by which each row counts in addition to its body, texts and properties."""
+PROPERTY_BYTES: Final = 40
+"""The same for each property: a part of the default size has fewer than the broker accepts."""
+PART_DESTINATIONS: Final = 1000
+"""Maximum number of destinations of a part: the default of `http.max_batch_destinations`."""
+_TEXTS: Final = Row.__struct_fields__.index("message_id")
+"""Index of the first field of a row that is a text or the properties, if it has the field."""
 
 
 @dataclass
@@ -97,30 +101,33 @@ class Parts:
     """Collects the rows of one partition."""
 
     def __init__(self, part_rows: int, part_bytes: int) -> None:
-        """Set the limits of a part; a larger row forms a part alone."""
+        """Set the limits of a part, besides PART_DESTINATIONS; a larger row forms a part alone."""
         self._part_rows = part_rows
         self._part_bytes = part_bytes
         self._number = 0
         self._rows: list[Values] = []
+        self._destinations: set[tuple[str | bytes, bool] | None] = set()
         self._size = 0
 
     def add(self, rows: Sequence[Values]) -> Iterator[EncodedPart]:
         """Add rows; yield each full part except the last."""
-        sizes = (len(values[2]) + ROW_BYTES for values in rows)
-        totals = list(accumulate(sizes, initial=0))
-        start = 0
-        while start < len(rows):
-            end = min(
-                start + self._part_rows - len(self._rows),
-                bisect_right(totals, totals[start] + self._part_bytes - self._size) - 1,
-            )
-            if end <= start and self._rows:
+        for values in rows:
+            size = _size_of(values)
+            name, topic = values[:2]
+            # the name is a list in a row that could not be converted
+            destination = (name, topic) if type(name) is not list else None
+            if self._rows and (
+                len(self._rows) == self._part_rows
+                or self._size + size > self._part_bytes
+                or (
+                    len(self._destinations) == PART_DESTINATIONS
+                    and destination not in self._destinations
+                )
+            ):
                 yield self._encode()
-                continue
-            end = max(end, start + 1)
-            self._rows += rows[start:end]
-            self._size += totals[end] - totals[start]
-            start = end
+            self._rows.append(values)
+            self._destinations.add(destination)
+            self._size += size
 
     def cut(self, *, final: bool) -> EncodedPart | None:
         """Return the collected rows as a part; None if there are none.
@@ -132,8 +139,23 @@ class Parts:
         part = EncodedPart(self._number, len(self._rows), list(encode(self._rows)))
         self._number += 1
         self._rows = []
+        self._destinations = set()
         self._size = 0
         return part
+
+
+def _size_of(values: Values) -> int:
+    """Return the approximate bytes of a row, which depend on the row alone."""
+    size = len(values[2]) + ROW_BYTES
+    for value in values[_TEXTS:]:
+        if type(value) is str:
+            size += len(value)
+        elif type(value) is dict:
+            for name, item in value.items():
+                size += PROPERTY_BYTES + len(name)
+                if isinstance(item, str | bytes):
+                    size += len(item)
+    return size
 
 
 class PartitionWriter(AbstractContextManager["PartitionWriter"]):
@@ -222,6 +244,11 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
             return BadRow(
                 f"{refusal} ({location}). The option badRows can be drop or dead-letter instead "
                 "of fail"
+            )
+        if refusal.status == 413:
+            return RequestRefused(
+                f"{refusal} ({location}). The options transactionRows and transactionBytes limit "
+                "the rows of a part"
             )
         return refusal
 
