@@ -181,6 +181,12 @@ def test_unknown_columns_are_refused(column: str, type: str) -> None:
         arrow_columns(StructType().add(column, type))
 
 
+def test_schema_without_columns_is_refused() -> None:
+    """A batch without columns has no rows, so that a count would be 0."""
+    with pytest.raises(ConfigurationError, match="no columns: name one, such as sequence"):
+        arrow_columns(StructType())
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [

@@ -451,8 +451,13 @@ def requested_columns(options: SourceOptions) -> StructType:
 def arrow_columns(schema: StructType, shape: Shape = Shape.EVENTS) -> pa.Schema:
     """Return the Arrow schema that Spark compares batches with.
 
-    Raises ConfigurationError for an unknown column or one of another type.
+    Raises ConfigurationError for an unknown column, one of another type, and if there is none: rows
+    without columns could not be counted.
     """
+    if not schema.fields:
+        raise ConfigurationError(
+            "the schema of the read has no columns: name one, such as sequence, to count rows"
+        )
     columns = _COLUMNS[shape]
     types = {field.name: field.dataType for field in from_arrow_schema(columns)}
     for column in schema:
