@@ -128,8 +128,8 @@ def test_slots_over_http(broker: LocalBroker, url: str) -> None:
     storage = place_at(url)
     assert storage.ensure_slot("remote", 5, 1 << 20).position == 5
     assert storage.ensure_slot("remote", 9, None).position == 5
-    storage.advance_slot("remote", 12)
-    storage.advance_slot("remote", 3)
+    assert storage.advance_slot("remote", 12) == 12
+    assert storage.advance_slot("remote", 3) == 12
     slot = DirectoryStorage(broker.directory).ensure_slot("remote", 0, None)
     assert (slot.position, slot.limit_bytes, slot.lost) == (12, 1 << 20, False)
 

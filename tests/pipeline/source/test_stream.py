@@ -390,6 +390,23 @@ def test_slot_ahead_of_query_is_reported(
     assert not caplog.records
 
 
+def test_slot_that_another_source_moves_is_reported(
+    tmp_path: Path, journal: FileJournal, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two sources of one query with the same slot: the slower one is not protected."""
+    fast, slow = (stream_of(tmp_path, slot="lake") for _ in range(2))
+    start = slow.initialOffset()
+    read = slow.latestOffset(start, ReadMaxRows(10))
+    end = fast.latestOffset(fast.latestOffset(start, ALL), ALL)
+    assert not caplog.records
+    for _ in range(2):
+        read = slow.latestOffset(read, ReadMaxRows(10))
+    (record,) = caplog.records
+    assert "slot lake is ahead of this query" in record.getMessage()
+    assert f"{end['sequence'] - 1} before they are read" in record.getMessage()
+    assert Slots(tmp_path).get("lake").position == end["sequence"] - 1
+
+
 @pytest.mark.parametrize("strict", ["true", "false"])
 def test_lost_slot_is_reported(
     tmp_path: Path, journal: FileJournal, strict: str, caplog: pytest.LogCaptureFixture

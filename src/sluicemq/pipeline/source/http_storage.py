@@ -197,16 +197,18 @@ class HttpStorage(JournalStorage):
         except RecordNotFound:
             return self._put(slot, position, limit_bytes)
 
-    def advance_slot(self, slot: str, position: int) -> None:
+    def advance_slot(self, slot: str, position: int) -> int:
         state = self._call(management.GET_SLOT, NamePath(name=slot))
-        if state.lost or position > state.position:
-            try:
-                self._put(slot, position, None)
-            except JournalError as error:
-                # another reader with the same slot has moved it already
-                refusal = error.__cause__
-                if not (isinstance(refusal, http.HttpRefusal) and refusal.code == _SLOT_AHEAD):
-                    raise
+        if not state.lost and position <= state.position:
+            return state.position
+        try:
+            return self._put(slot, position, None).position
+        except JournalError as error:
+            # another reader with the same slot has moved it already
+            refusal = error.__cause__
+            if isinstance(refusal, http.HttpRefusal) and refusal.code == _SLOT_AHEAD:
+                return self._call(management.GET_SLOT, NamePath(name=slot)).position
+            raise
 
     def claim_slot(self, slot: str, holder: str, lease: int) -> None:
         body = management.SlotRequest(MAX_POSITION, holder=holder, lease_ms=lease)

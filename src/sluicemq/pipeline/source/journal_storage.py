@@ -153,8 +153,8 @@ class JournalStorage(ABC):
         """Return the slot of that name; create it at `position` if it does not exist."""
 
     @abstractmethod
-    def advance_slot(self, slot: str, position: int) -> None:
-        """Acknowledge every record up to `position`.
+    def advance_slot(self, slot: str, position: int) -> int:
+        """Acknowledge every record up to `position`, and return the slot's position.
 
         A slot never moves back: an earlier position has no effect. Raises JournalError if the slot
         is lost, RecordNotFound if it does not exist."""
@@ -286,8 +286,8 @@ class DirectoryStorage(JournalStorage):
         except RecordNotFound:
             return slots.create(slot, position, limit_bytes)
 
-    def advance_slot(self, slot: str, position: int) -> None:
-        self._slots.advance(slot, position, shared=True)
+    def advance_slot(self, slot: str, position: int) -> int:
+        return self._slots.advance(slot, position, shared=True).position
 
     def claim_slot(self, slot: str, holder: str, lease: int) -> None:
         self._slots.claim(slot, holder, MAX_POSITION, lease)

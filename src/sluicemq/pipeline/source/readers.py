@@ -92,6 +92,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target: Offset | None = None
         self._slot_position: int | None = None
         """Last record that the slot does not retain; None = the query does not have it yet."""
+        self._is_slot_ahead = False
+        """True if that has been reported."""
         self._lag = LagCounter(self._storage)
         self._planned: Offset | None = None
         """End of the latest micro-batch."""
@@ -229,13 +231,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if slot.lost:
             self._report_lost_slot(slot.describe_loss(options.slot))
         elif slot.position > position:
-            log.warning(
-                "The slot %s is ahead of this query: the broker may remove records %d to %d before "
-                "they are read",
-                options.slot,
-                start.sequence,
-                slot.position,
-            )
+            self._report_slot_ahead(start, slot.position)
         self._slot_position = slot.position
 
     def _advance_slot(self, start: Offset) -> None:
@@ -247,14 +243,29 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         slot, position = self._options.slot, start.sequence - 1
         if self._slot_position is None or position <= self._slot_position:
             return
+        reached = position
         try:
-            self._storage.advance_slot(slot, position)
+            reached = self._storage.advance_slot(slot, position)
         except JournalError as error:
             self._report_lost_slot(str(error))
         except ClientError as error:
             log.warning("The slot %s was not moved: %s", slot, error)
             return
-        self._slot_position = position
+        if reached > position:
+            self._report_slot_ahead(start, reached)
+        self._slot_position = reached
+
+    def _report_slot_ahead(self, start: Offset, reached: int) -> None:
+        """Log a warning that the slot, at `reached`, does not retain what follows `start`."""
+        if not self._is_slot_ahead:
+            log.warning(
+                "The slot %s is ahead of this query: the broker may remove records %d to %d before "
+                "they are read. Each source needs a slot of its own",
+                self._options.slot,
+                start.sequence,
+                reached,
+            )
+        self._is_slot_ahead = True
 
     def _report_lost_slot(self, reason: str) -> None:
         """Raise JournalError, or log a warning if `fail_on_data_loss` is off."""
