@@ -28,6 +28,7 @@ from tests.cli.conftest import Run
             "--watermark: 9999999999d is",
         ),
         (("maintain", "--retention", "9999999999d"), "--retention: 9999999999d is too long"),
+        (("maintain", "--retention", "59min"), "--retention: 59min is less than 1h"),
         (("backfill", "--url", "http://h:1", "--max-bytes", "9 parsec"), "--max-bytes"),
         (("backfill", "--from-bronze", "--url", "http://h:1"), "--from-bronze reads no journal"),
         (("backfill", "--from-bronze"), "there is no table bronze.events in"),

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from contextlib import ExitStack
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from sluicemq.pipeline.jobs.run import BatchProgress, PipelineJob
 
 ANOMALIES_SECONDS: Final = 60.0
+MIN_RETENTION: Final = timedelta(hours=1)
+"""Longer than any batch takes: VACUUM takes files without a commit for those of a failed write."""
 
 app = typer.Typer(
     cls=PipelineCommands,
@@ -215,7 +217,8 @@ def maintain(
     retention: Annotated[
         str,
         typer.Option(
-            "--retention", help="Age of table versions to keep; older ones become unreadable."
+            "--retention",
+            help="Age of table versions to keep, at least 1h; older ones become unreadable.",
         ),
     ] = "7d",
     as_json: JsonFlag = False,
@@ -224,6 +227,11 @@ def maintain(
     (VACUUM)."""
     delta_lake = _lake(lake, "main", catalog)
     older_than = duration("--retention", retention)
+    if older_than < MIN_RETENTION:
+        raise ConfigurationError(
+            f"--retention: {retention} is less than 1h: it would delete files of a batch that is "
+            "being written"
+        )
     settings = spark_settings(master, conf)
     delta_lake.check_exists()
     with spark_session("sluicemq maintain", settings, delta_lake) as spark:
