@@ -155,6 +155,9 @@ def test_rebuild_of_broker_without_events(spark: SparkSession, tmp_path: Path) -
     lake = Lake(tmp_path / "lake", broker="b")
     no_events = frame(spark, traffic()).where("false")
     LakeWriter(spark, lake, JOURNAL).write(no_events, 0, 5)
+    with lake.write_lock(), pytest.raises(ConfigurationError, match="another process writes"):
+        rebuild(spark, lake)
+    assert lake.silver.exists(spark)
     assert rebuild(spark, lake) == 0
     assert last_common_record(spark, lake, *EVENT_LAYERS) == 5
 

@@ -6,14 +6,16 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from sluicemq.journal import FileJournal, Slots
-from sluicemq.model.errors import ClientError, JournalError
+from sluicemq.model.errors import ClientError, ConfigurationError, JournalError
 from sluicemq.pipeline.jobs import run
 from sluicemq.pipeline.jobs.lake import Lake
-from sluicemq.pipeline.jobs.run import needs_lease, writer_lease
+from sluicemq.pipeline.jobs.run import PipelineJob, Supervisor, needs_lease, writer_lease
 from sluicemq.pipeline.source.journal_storage import DirectoryStorage
 from tests.pipeline.source.support import SMALL, message, put
 from tests.support.polling import wait_until
@@ -52,6 +54,23 @@ def test_second_writer_is_refused_with_name_of_first(
         assert slot.holder in str(raised.value)
         use(storage, Lake("s3a://bucket/another"))
     use(storage)
+
+
+def test_lake_in_directory_has_one_writer_per_broker(tmp_path: Path) -> None:
+    """A second one could remove the checkpoint of the first, and add its last batch again."""
+    lake = Lake(tmp_path / "lake", broker="b")
+    job = PipelineJob(source={"path": str(tmp_path)}, lake=Lake(tmp_path / "lake", broker="b"))
+    second = Supervisor(cast(SparkSession, None), job)
+    text = "another process writes the events of the broker b to the lake .*lake"
+    with lake.write_lock():
+        with pytest.raises(ConfigurationError, match=text):
+            second.run(None)
+        with Lake(tmp_path / "lake", broker="c").write_lock():
+            pass
+        with Lake(tmp_path / "other", broker="b").write_lock():
+            pass
+    with lake.write_lock():
+        pass
 
 
 def test_lease_of_killed_writer_ends(

@@ -4,6 +4,7 @@
     LAKE/silver/messages
     LAKE/gold/traffic  LAKE/gold/anomalies      Delta tables
     LAKE/_checkpoints/BROKER/QUERY              checkpoints of each broker's queries
+    LAKE/_checkpoints/BROKER.lock               lock of the process that writes the broker's events
 
 LAKE is a directory, or a URI of any file system that Spark knows. A batch of events is identified
 by its journal and its last record: every commit is tagged with (broker and journal, last sequence
@@ -16,7 +17,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -26,6 +28,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from sluicemq.journal.files import lock_file
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import (
     CHANGE_DATA_FEED,
@@ -170,6 +173,24 @@ class Lake:
     def checkpoint(self, query: str) -> str:
         """Return the location of the checkpoint of one of this broker's queries."""
         return f"{self.location}/_checkpoints/{self.broker}/{query}"
+
+    @contextmanager
+    def write_lock(self) -> Iterator[None]:
+        """Keep other processes from writing this broker's events, if the lake is a directory.
+
+        Raises ConfigurationError if another one does.
+        """
+        if self.directory is None:
+            yield
+            return
+        busy = ConfigurationError(
+            f"another process writes the events of the broker {self.broker} to the lake {self}, "
+            "and one at a time may: stop it first"
+        )
+        checkpoints = self.directory / "_checkpoints"
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        with lock_file(checkpoints / f"{self.broker}.lock", mode=0o660, seconds=0, busy=busy):
+            yield
 
     @property
     def log(self) -> Path:

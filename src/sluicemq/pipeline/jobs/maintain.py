@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Final
@@ -90,29 +91,35 @@ def rebuild(
     """Remove silver and gold, and compute them from bronze for all brokers.
 
     Batches have about `max_rows` events and `max_bytes` of bodies. Return the number of events.
-    Nothing else may run on the lake. An interrupted rebuild has to be repeated; until then `run`
-    refuses tables that lack events of bronze. `on_progress` is called with the progress and the
-    total number of events. Raises ConfigurationError if there is no bronze.
+    No other process may write to the lake. An interrupted rebuild has to be repeated; until then
+    `run` refuses tables that lack events of bronze. `on_progress` is called with the progress and
+    the total number of events. Raises ConfigurationError if there is no bronze, and as
+    Lake.write_lock.
     """
     if not lake.bronze.exists(spark):
         raise ConfigurationError(f"there is no bronze in {lake} to rebuild tables from")
-    bronze = lake.bronze.read(spark)
-    for name in _DERIVED:
-        HadoopPath(spark, lake.layer(name).location).remove()
-    tags = lake.bronze.tags(spark)
-    total = bronze.count()
-    rows = 0
-    for broker, journal in journals(tags).items():
-        broker_lake = Lake(lake.location, broker, lake.catalog)
-        end = tags[broker_lake.application(journal)].version
-        writer = LakeWriter(spark, broker_lake, journal, _DERIVED)
-        for first, last in _ranges(spark, broker_lake, max_rows, max_bytes, end):
-            events = bronze.where(
-                (f.col("broker") == broker) & f.col("sequence").between(first, last)
-            )
-            result = writer.write(events.select(*EVENTS.names), first, last)
-            rows += result.rows
-            on_progress(BatchProgress(rows, batch=result), total)
+    brokers = {
+        Lake(lake.location, broker, lake.catalog): journal
+        for broker, journal in journals(lake.bronze.tags(spark)).items()
+    }
+    with ExitStack() as locks:
+        for broker_lake in brokers:
+            locks.enter_context(broker_lake.write_lock())
+        for name in _DERIVED:
+            HadoopPath(spark, lake.layer(name).location).remove()
+        bronze = lake.bronze.read(spark)
+        total = bronze.count()
+        rows = 0
+        for broker_lake, journal in brokers.items():
+            end = lake.bronze.tagged_version(spark, broker_lake.application(journal))
+            writer = LakeWriter(spark, broker_lake, journal, _DERIVED)
+            for first, last in _ranges(spark, broker_lake, max_rows, max_bytes, end):
+                events = bronze.where(
+                    (f.col("broker") == broker_lake.broker) & f.col("sequence").between(first, last)
+                )
+                result = writer.write(events.select(*EVENTS.names), first, last)
+                rows += result.rows
+                on_progress(BatchProgress(rows, batch=result), total)
     return rows
 
 

@@ -10,7 +10,8 @@ The supervisor restarts a query after a transient failure: a broker restart, a k
 Neither a restart nor a lost checkpoint loses or duplicates rows, because each table stores its own
 progress (lake.py).
 
-On a file system without atomic creation of files, a lease ensures that a lake has one writer:
+One process at a time may write a broker's events. In a directory, a lock ensures it
+(Lake.write_lock). On a file system without atomic creation of files, it is a lease:
 Delta's commits to plain S3 are safe with one writer at a time. Pipelines of one broker exclude each
 other by a slot of its journal, writer-HASH, where HASH is that of the lake's location. The slot
 holds no segments; it has the name of the process that claimed it, and a lease:
@@ -217,12 +218,13 @@ class Supervisor:
         Returns the number of events written. Raises ConfigurationError, JournalError and other
         errors that are not transient.
         """
-        self._check_definition()
         lake = self._job.lake
-        if not needs_lease(lake, self._spark.conf.get):
-            return self._run(interval)
-        with writer_lease(lake, connect(parse_options(self._job.source)), self._stop):
-            return self._run(interval)
+        with lake.write_lock():
+            self._check_definition()
+            if not needs_lease(lake, self._spark.conf.get):
+                return self._run(interval)
+            with writer_lease(lake, connect(parse_options(self._job.source)), self._stop):
+                return self._run(interval)
 
     def _run(self, interval: float | None) -> int:
         attempts = 0
