@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 
@@ -245,6 +248,26 @@ def test_transient_errors_are_retried(
     problems = [step.problem for step in reports if step.problem]
     assert problems == ["a worker has died; again in 0.01 s"] * 2
     traffic.check(spark)
+
+
+def test_end_of_java_process_is_not_retried(
+    traffic: Traffic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No query can run again: without an error, a service would not be restarted for minutes."""
+
+    def fail(*_: object) -> None:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    process = subprocess.Popen(["sleep", "60"])
+    process.kill()
+    process.wait()
+    monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=process))
+    monkeypatch.setattr(Supervisor, "_run_queries", fail)
+    monkeypatch.setattr(run, "MAX_PAUSE", 0.0)
+    reports: list[BatchProgress] = []
+    with pytest.raises(SluiceError, match="Java process was killed by signal 9"):
+        Supervisor(cast(SparkSession, None), traffic.job(), reports.append)._run(1.0)
+    assert reports == []
 
 
 def test_error_in_task_is_explained_by_its_cause(spark: SparkSession, tmp_path: Path) -> None:

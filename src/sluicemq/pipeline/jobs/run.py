@@ -52,7 +52,7 @@ from sluicemq.pipeline.delta import HadoopPath
 from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.gold import GOLD_INPUT, WATERMARK
 from sluicemq.pipeline.jobs.lake import EVENT_LAYERS, Lake
-from sluicemq.pipeline.session import cached, is_local
+from sluicemq.pipeline.session import cached, check_java, is_local
 from sluicemq.pipeline.source.http_storage import connect
 from sluicemq.pipeline.source.journal_storage import JournalStorage
 from sluicemq.pipeline.source.lag import lag_of
@@ -237,6 +237,8 @@ class Supervisor:
                     refresh_gold(self._spark, self._job.definition, self._job.lake)
                 return self._rows
             except (PySparkException, Py4JError, SluiceError, OSError) as error:
+                if isinstance(error, Py4JError | OSError):
+                    check_java()
                 kind, cause = cause_of(error)
                 after = sum(query.rows for query in self._queries)
                 attempts = attempts + 1 if after == before else 1
