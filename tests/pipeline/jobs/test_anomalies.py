@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
+from delta.exceptions import ConcurrentAppendException
 from pyspark.sql import DataFrame, SparkSession
 
-from sluicemq.pipeline.delta import Tag
+from sluicemq.pipeline.delta import LakeTable, Tag
 from sluicemq.pipeline.jobs.anomalies import anomalies
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.jobs.maintain import find_anomalies
@@ -124,6 +126,27 @@ def test_redelivery_loop_is_detected(spark: SparkSession) -> None:
     )
     assert json.loads(anomaly_rows[dead_lettered]["details"])["moved_to_sequence"] == dead_letter
     assert len({row["id"] for row in anomaly_rows.values()}) == 2
+
+
+def test_anomalies_are_stored_in_spite_of_conflict(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pipelines of several brokers store theirs in the same table at the same time."""
+    journal = Journal()
+    poison = journal.message(0, destination="orders")
+    for attempt in range(1, 7):
+        journal.event(attempt, Event.REDELIVERED, poison, attempts=attempt)
+    conflicts = [ConcurrentAppendException("another MERGE") for _ in range(2)]
+    merge = LakeTable.merge
+
+    def contended(self: LakeTable, rows: DataFrame) -> None:
+        if conflicts:
+            raise conflicts.pop()
+        merge(self, rows)
+
+    monkeypatch.setattr(LakeTable, "merge", contended)
+    (row,) = find_anomalies_in_lake(spark, tmp_path, journal)
+    assert (row["kind"], row["message_sequence"]) == ("poison-message", poison)
 
 
 def test_latency_regression_is_detected(spark: SparkSession, tmp_path: Path) -> None:

@@ -8,6 +8,13 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as f
@@ -31,6 +38,17 @@ _UNCHECKED: Final = {"spark.databricks.delta.retentionDurationCheck.enabled": "f
 """Otherwise Delta refuses to remove files of versions younger than a week."""
 _DERIVED: Final = ("gold", "silver")
 """Layers that `rebuild` computes from bronze."""
+MAX_MERGES: Final = 10
+"""Maximum number of attempts to store anomalies."""
+CONFLICTS: Final = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+"""Errors of a commit if another process, such as the pipeline of another broker, has changed or
+created the table meanwhile."""
 _BLOCK: Final = 1024
 """Sequence numbers of a block: `rebuild` cuts ranges between blocks."""
 
@@ -57,7 +75,13 @@ def find_anomalies(spark: SparkSession, lake: Lake) -> int:
     rows = materialized(anomalies(recent_gold, recent_silver, timedelta(seconds=last - first)))
     # merging no rows costs seconds: Delta plans and compiles both of its queries
     if not lake.anomalies.exists(spark) or not rows.isEmpty():
-        lake.anomalies.merge(rows)
+        for attempt in range(1, MAX_MERGES + 1):
+            try:
+                lake.anomalies.merge(rows)
+                break
+            except CONFLICTS:
+                if attempt == MAX_MERGES:
+                    raise
     return lake.anomalies.read(spark).count()
 
 
