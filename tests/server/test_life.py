@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import signal
@@ -12,6 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
@@ -19,6 +21,7 @@ from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.phpmq.wire import encode_send
 from sluicemq.server.config import BrokerSettings
+from sluicemq.server.run import run_repeatedly
 from tests.server.conftest import Start
 from tests.support.polling import wait_until
 
@@ -166,3 +169,20 @@ def test_write_error_stops_broker_and_keeps_confirmed_messages(
     bodies = consume_all(broker.port("phpmq"), "a")
     assert bodies[: len(received)] == received
     assert [int(body.split()[0]) for body in bodies] == list(range(len(bodies)))
+
+
+def test_internal_error_does_not_end_repeated_task() -> None:
+    calls = []
+
+    async def step() -> None:
+        await asyncio.sleep(0)
+        calls.append(len(calls))
+        if calls == [0]:
+            raise ValueError("wrong")
+        if len(calls) == 3:
+            raise asyncio.CancelledError
+
+    with capture_logs() as entries, pytest.raises(asyncio.CancelledError):
+        asyncio.run(run_repeatedly(step))
+    assert calls == [0, 1, 2]
+    assert [entry["event"] for entry in entries] == ["internal error; the broker continues"]

@@ -10,8 +10,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Self
@@ -108,7 +109,7 @@ class Server:
         self._stop_requested = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reload = asyncio.Event()
-        self._started = time.monotonic()
+        self._started = self._maintained = time.monotonic()
         self._state: BrokerState = "starting"
         self._tracing: tracing.Tracing | None = None
         self._notifier = Notifier.from_environment()
@@ -295,12 +296,14 @@ class Server:
             for address in console_addresses(self.listeners):
                 log.info("open the console in a browser", url=address)
             self._notifier.ready(f"serving, {len(self.listeners)} listeners")
-            tasks = (
-                loop.create_task(
-                    self._run_maintenance(context, batch, authenticator, metrics, budget)
-                ),
-                loop.create_task(self._monitor_space(journal, batch)),
-                loop.create_task(self._reload_certificates()),
+            self._maintained = time.monotonic()
+            tasks = tuple(
+                loop.create_task(run_repeatedly(step))
+                for step in (
+                    partial(self._maintain, context, batch, authenticator, metrics, budget),
+                    partial(self._measure_space, journal, batch),
+                    self._reload_certificates,
+                )
             )
             await self._stop.wait()
             await self._drain(broker, batch)
@@ -351,7 +354,7 @@ class Server:
         """Return the number of connections of all listeners."""
         return sum(len(listener.admission.connections) for listener in self.listeners)
 
-    async def _run_maintenance(
+    async def _maintain(
         self,
         context: ApiContext,
         batch: EventLoopBatch,
@@ -359,46 +362,40 @@ class Server:
         metrics: Metrics,
         budget: InputBudget,
     ) -> None:
-        broker = context.broker
-        before = time.monotonic()
-        while True:
-            await asyncio.sleep(HOUSEKEEPING_SECONDS)
+        await asyncio.sleep(HOUSEKEEPING_SECONDS)
+        batch.begin()
+        elapsed = time.monotonic() - self._maintained
+        self._maintained += elapsed
+        for _ in context.history.round(elapsed):
+            await asyncio.sleep(0)
             batch.begin()
-            now = time.monotonic()
-            for _ in context.history.round(now - before):
-                await asyncio.sleep(0)
-                batch.begin()
-            before = now
-            metrics.publish()
-            authenticator.refresh()
-            self._notifier.alive()
-            for listener in self._all_listeners():
-                listener.sweep(broker.clock.steady)
-            budget.review(broker.clock.steady)
+        metrics.publish()
+        authenticator.refresh()
+        self._notifier.alive()
+        now = context.broker.clock.steady
+        for listener in self._all_listeners():
+            listener.sweep(now)
+        budget.review(now)
 
-    async def _monitor_space(self, journal: Journal, batch: EventLoopBatch) -> None:
-        while True:
-            await asyncio.sleep(HOUSEKEEPING_SECONDS)
-            # in a thread: a hanging file system must not block the event loop
-            await asyncio.to_thread(journal.measure_space)
-            batch.begin()
-            self._check_space(journal)
+    async def _measure_space(self, journal: Journal, batch: EventLoopBatch) -> None:
+        await asyncio.sleep(HOUSEKEEPING_SECONDS)
+        # in a thread: a hanging file system must not block the event loop
+        await asyncio.to_thread(journal.measure_space)
+        batch.begin()
+        self._check_space(journal)
 
     async def _reload_certificates(self) -> None:
-        """Reload the certificates on SIGHUP and when their files have changed."""
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CERTIFICATE_CHECK_SECONDS):
-                    await self._reload.wait()
-            reload_requested = self._reload.is_set()
-            self._reload.clear()
-            for listener in self.listeners:
-                if listener.tls is not None:
-                    await (
-                        listener.tls.reload()
-                        if reload_requested
-                        else listener.tls.reload_if_changed()
-                    )
+        """Reload the certificates after a SIGHUP or if their files have changed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CERTIFICATE_CHECK_SECONDS):
+                await self._reload.wait()
+        reload_requested = self._reload.is_set()
+        self._reload.clear()
+        for listener in self.listeners:
+            if listener.tls is not None:
+                await (
+                    listener.tls.reload() if reload_requested else listener.tls.reload_if_changed()
+                )
 
     def _fail(self, error: Exception) -> None:
         """Log a fatal error and stop without notifying the clients."""
@@ -443,6 +440,15 @@ class Server:
             broker.depth_sampler.finish()
             broker.note_time()
             broker.flush()
+
+
+async def run_repeatedly(step: Callable[[], Awaitable[None]]) -> None:
+    """Repeat `step`, which begins with a wait. An internal error is logged, and does not end it."""
+    while True:
+        try:
+            await step()
+        except Exception:
+            log.exception("internal error; the broker continues")
 
 
 def connection_descriptors() -> int:
