@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import zlib
+from base64 import b64encode
 
 import pytest
 
@@ -14,7 +15,7 @@ from sluicemq.protocols.jmq import wire as jmq_wire
 from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.mapping import message_of
 from sluicemq.protocols.jmq.packets import PacketType, Q, Z
-from sluicemq.protocols.vibemq import consumers, wire
+from sluicemq.protocols.vibemq import consumers, mapping, wire
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.connection import SessionOptions
 from sluicemq.protocols.vibemq.large import MAX_RUNNING_JOBS, LargeKey, encode_large
@@ -118,6 +119,27 @@ def test_large_plain_payload_is_checked_off_event_loop(harness: Harness) -> None
     assert (error.type, error.id, error.error_code) == (wire.ERROR, "1", "INVALID_MESSAGE")
     assert peer.request(wire.PING).type == wire.PONG
     assert harness.bodies("q") == [content]
+
+
+@pytest.mark.parametrize(("padding", "kind"), [("", BodyKind.BYTES), ("=", BodyKind.JSON)])
+def test_large_base64_payload_is_decoded_off_event_loop(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, padding: str, kind: BodyKind
+) -> None:
+    peer = harness.connect()
+    body = bytes(300_000)
+    payload = b'"%b%b"' % (b64encode(body), padding.encode())
+    headers = {"content-encoding": "base64"}
+    peer.session.receive(wire.encode(Frame(wire.PUBLISH, "m", "q", payload, headers)))
+    harness.run_event_loop()
+    harness.background.run()
+    monkeypatch.setattr(mapping, "b64decode", None)  # no further call is allowed
+    harness.run_event_loop()
+    [response] = read(peer)
+    assert response.type == wire.PUBLISH_ACK
+    [delivery] = harness.destination("q").queue.browse()
+    assert delivery.message is not None
+    assert delivery.message.kind is kind
+    assert delivery.message.body == (body if kind is BodyKind.BYTES else payload)
 
 
 def test_large_request_other_than_publish_is_refused(harness: Harness) -> None:

@@ -163,6 +163,16 @@ def test_base64_payload_is_decoded_if_it_round_trips() -> None:
     assert published(payload).kind is BodyKind.JSON
 
 
+def test_base64_payload_is_decoded_in_chunks() -> None:
+    headers = {"content-encoding": "base64"}
+    for size in (0, mapping.CHUNK * 3 // 4, mapping.CHUNK):
+        body = bytes(size)
+        message = published(b'"%b"' % b64encode(body), headers)
+        assert (message.kind, message.body) == (BodyKind.BYTES, body)
+    padded_chunk = b"A" * (mapping.CHUNK - 2) + b"=="
+    assert published(b'"%bAAAA"' % padded_chunk, headers).kind is BodyKind.JSON
+
+
 def test_client_cannot_make_its_message_dead_letter() -> None:
     message = published(headers={"deadLetterReason": "MessageExpired", "originalQueue": "x"})
     assert not dead_letters.is_dead_letter(message)

@@ -35,14 +35,15 @@ from sluicemq.model.errors import (
 from sluicemq.model.message import Durability
 from sluicemq.protocols.channel import Channel, Publisher, cache_target
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
-from sluicemq.protocols.vibemq.large import LARGE, LargeDeliveries
+from sluicemq.protocols.vibemq.large import LARGE, LargeDeliveries, LargeFrame
 from sluicemq.protocols.vibemq.mapping import (
     MAX_QUEUE_NAME,
     check_headers,
     check_payload,
+    decoded_body,
     is_queue_name,
+    make_message,
     read_address,
-    to_message,
     utf16_units,
 )
 from sluicemq.protocols.vibemq.queues import QueueCreation, WrittenOptions
@@ -238,14 +239,19 @@ class VibemqConnection:
 
     # --- published messages ------------------------------------------------------------------
 
-    def publish(self, frame: Frame, checked: bool = False) -> None:
-        """Publish the message of a PUBLISH frame. If `checked`, its payload is known to be JSON."""
+    def publish(self, frame: Frame, large: LargeFrame | None = None) -> None:
+        """Publish the message of a PUBLISH frame, which is also `large` if it is a large one."""
         _, identity, name, payload, headers, _, _, _ = frame
+        decoded: bytes | None = None
         try:
-            if payload and not checked:
+            if large is not None:
+                decoded = large.decoded
+            elif payload:
                 check_payload(payload)
             if headers:
                 check_headers(headers)
+                if large is None:
+                    decoded = decoded_body(frame)
             target = self.targets.get(name)
             if target is None or target[0].removed:
                 target = self._find_target(frame)
@@ -254,7 +260,8 @@ class VibemqConnection:
             return
         destination, template = target
         durability = self.options.durability
-        message = to_message(destination.address, frame, durability, self.broker.clock.wall)
+        now = self.broker.clock.wall
+        message = make_message(destination.address, frame, decoded, durability, now)
         request = (template, identity)
         try:
             if self.publisher.publish(destination, message, request):

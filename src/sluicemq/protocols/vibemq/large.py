@@ -23,7 +23,11 @@ from sluicemq.model.errors import FrameTooLarge, ProtocolError, without_tracebac
 from sluicemq.model.message import Message
 from sluicemq.protocols.transport import Background
 from sluicemq.protocols.vibemq.compression import Compression, Unpacker
-from sluicemq.protocols.vibemq.mapping import check_payload_in_chunks, to_deliver
+from sluicemq.protocols.vibemq.mapping import (
+    check_payload_in_chunks,
+    decoded_body,
+    to_deliver,
+)
 from sluicemq.protocols.vibemq.wire import (
     HEADER_SIZE,
     MAX_BODY,
@@ -143,8 +147,15 @@ class Offload:
 # --- received frames -----------------------------------------------------------------------------
 
 
-def read_large(decoder: Decoder, large: Unpacker, size: int) -> Frame | None:
-    """Read the decoder's large frame and check its payload, in any thread.
+class LargeFrame(NamedTuple):
+    """Large frame whose payload is checked; `decoded` is its `mapping.decoded_body`."""
+
+    frame: Frame
+    decoded: bytes | None = None
+
+
+def read_large(decoder: Decoder, large: Unpacker, size: int) -> LargeFrame | None:
+    """Read the decoder's large frame, and check and decode its payload, in any thread.
 
     Return None if it unpacks to more than `size` bytes, unless `size` is 0. A frame with an invalid
     payload is returned as REFUSED. Raises ProtocolError.
@@ -154,13 +165,13 @@ def read_large(decoder: Decoder, large: Unpacker, size: int) -> Frame | None:
         return None
     if frame.type != PUBLISH:
         reason = f"only a Publish may have more than {LARGE} bytes"
-        return Frame(REFUSED, frame.id, error_message=reason)
+        return LargeFrame(Frame(REFUSED, frame.id, error_message=reason))
     try:
         if frame.payload:
             check_payload_in_chunks(frame.payload)
     except ProtocolError as error:
-        return Frame(REFUSED, frame.id, error_message=str(error))
-    return frame
+        return LargeFrame(Frame(REFUSED, frame.id, error_message=str(error)))
+    return LargeFrame(frame, decoded_body(frame))
 
 
 # --- sent frames ---------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ from sluicemq.protocols.vibemq.consumers import Subscriber, Subscriptions
 from sluicemq.protocols.vibemq.large import (
     LARGE,
     LargeDeliveries,
+    LargeFrame,
     Offload,
     OffloadedJob,
     read_large,
@@ -219,7 +220,7 @@ class VibemqSession:
         if job.callback is not None:
             self._job = job
 
-    def _on_large_read(self, large: Unpacker, result: Frame | Exception | None) -> None:
+    def _on_large_read(self, large: Unpacker, result: LargeFrame | Exception | None) -> None:
         """Process the result of reading the large frame; None = it needs more memory."""
         self._job = None
         if result is None:
@@ -228,7 +229,7 @@ class VibemqSession:
             # in a callback of this connection, so that an error ends only this connection
             self._next.set(0, partial(self._execute_large, result))
 
-    def _execute_large(self, result: Frame | Exception) -> None:
+    def _execute_large(self, result: LargeFrame | Exception) -> None:
         if isinstance(result, Exception):
             if not isinstance(result, ProtocolError):
                 raise result
@@ -236,8 +237,10 @@ class VibemqSession:
             self._handle([])
             return
         self._decoder.finish_large()
-        frames = self._refuse_excess([result]) if self._options.rate_limit else [result]
-        self._handle(frames, len(result.payload), checked=True)
+        frames = [result.frame]
+        if self._options.rate_limit:
+            frames = self._refuse_excess(frames)
+        self._handle(frames, len(result.frame.payload), result)
 
     def end_of_input(self) -> None:
         """Process the remaining requests, then close. A login that waits for its password check is
@@ -314,10 +317,10 @@ class VibemqSession:
 
     # --- frames ------------------------------------------------------------------------------
 
-    def _handle(self, frames: list[Frame], size: int = 0, *, checked: bool = False) -> None:
+    def _handle(self, frames: list[Frame], size: int = 0, large: LargeFrame | None = None) -> None:
         """Process frames, up to a long request.
 
-        `size` is the bytes in which they were received; `checked`: their payloads are JSON.
+        `size` is the bytes in which they were received; `large` is the only frame if that is large.
         """
         channel = self._channel
         acknowledge = self._subscriptions.acknowledge
@@ -328,7 +331,7 @@ class VibemqSession:
                 reason = "Please send a Connect command first."
                 self._connection.refuse(frame.id, "NOT_AUTHENTICATED", reason)
             elif kind == PUBLISH:
-                publish(frame, checked)
+                publish(frame, large)
             elif kind == ACK:
                 headers = frame[4]
                 acknowledge(headers.get("messageId") or frame[1] if headers else frame[1])
