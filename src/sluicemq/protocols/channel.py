@@ -331,9 +331,9 @@ def cache_target(targets: dict[Key, Target], key: Key, target: Target) -> None:
 
 
 def find_target(
-    channel: Channel[Any], address: Address, created_by: CreatedBy
+    channel: Channel[Any], address: Address, created_by: CreatedBy, *, create: bool = True
 ) -> Destination | None:
-    """Return the destination of a send, created if it is missing.
+    """Return the destination of a send, created if it is missing, or None unless `create`.
 
     None for a temporary destination that does not exist any more. Existing ones need no permission.
     Raises AccessDenied, DestinationNotFound, LimitExceeded.
@@ -346,6 +346,8 @@ def find_target(
     elif destination.temporary:
         return destination
     channel.demand(Operation.PRODUCE, address.name)
+    if destination is None and not create:
+        return None
     return destinations.resolve(address, creator=channel.identity.creator, by=created_by)
 
 

@@ -608,6 +608,11 @@ def test_polling_unknown_address_creates_no_queue(harness: Harness, client: Peer
     assert client.request(b"< 0 b a\r\n") == b"> 1 9 b\r\ny\r\n"
 
 
+def test_message_with_timeout_0_creates_no_queue(harness: Harness, client: Peer) -> None:
+    assert client.request(b"> 1 0 a\r\nx\r\n> 1 0 b\r\nx\r\n? 1 0 c\r\nx\r\n") == b"*\r\n"
+    assert not harness.broker.destinations
+
+
 def test_full_queue_is_error(harness: Harness, client: Peer) -> None:
     harness.limit("a", DestinationSettings(max_messages=1))
     assert client.request(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n").startswith(b"- a is full")

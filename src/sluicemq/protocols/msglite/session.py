@@ -336,9 +336,10 @@ class MsgliteSession:
         correlation = ""
         if destination is None or destination.removed:
             address, correlation = read_address(to)
-            destination = find_target(self._channel, address, CreatedBy.MSGLITE)
+            create = timeout > 0
+            destination = find_target(self._channel, address, CreatedBy.MSGLITE, create=create)
             if destination is None:
-                return  # a late reply
+                return  # a late reply, or no consumer can be waiting
             # a temporary destination receives only one message
             if not destination.temporary and not to.startswith(REPLY_PREFIX):
                 cache_target(self._destinations, to, destination)
