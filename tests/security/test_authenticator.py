@@ -364,7 +364,9 @@ def test_token_logs_in_until_it_expires(
     fixture.now += 59
     assert attempt(token).name == "anna"
     fixture.now += 1
-    assert isinstance(attempt(token), AuthenticationFailed)
+    expired = attempt(token)
+    assert isinstance(expired, AuthenticationFailed)
+    assert str(expired) == "the token is unknown or has expired"
     assert token not in str(log)
 
 

@@ -601,4 +601,7 @@ class _Login:
         else:
             wait = self.logins.failures.wait(self.address, self.name)
             audit.log_failed_login(self.peer, self.given_user, method, wait)
-            self.admitted(AuthenticationFailed("the user name or the password is wrong"))
+            reason = "the user name or the password is wrong"
+            if method == "token":
+                reason = "the token is unknown or has expired"
+            self.admitted(AuthenticationFailed(reason))
