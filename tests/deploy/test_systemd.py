@@ -63,6 +63,12 @@ def test_command_exists(capfd: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_configuration_file_sets_log_level() -> None:
+    [command] = options()["Service.ExecStart"]
+    assert "--log-level" not in command
+    assert not any("LEVEL" in value for value in options()["Service.Environment"])
+
+
 @pytest.fixture
 def analyze(tmp_path: Path) -> tuple[str, Path]:
     program = shutil.which("systemd-analyze")
