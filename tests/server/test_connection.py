@@ -254,6 +254,14 @@ def test_error_in_session_aborts_only_its_connection(fixture: ConnectionFixture)
 # --- disconnecting --------------------------------------------------------------------------------
 
 
+def test_paused_tls_connection_without_socket_is_being_closed(fixture: ConnectionFixture) -> None:
+    connection = fixture.connection
+    connection.pause_reading()
+    assert fixture.transport.get_extra_info("socket") is None
+    connection.resume_if_peer_closed()
+    assert fixture.transport.calls == ["pause_reading"]
+
+
 def test_disconnect_lingers_before_abort(fixture: ConnectionFixture) -> None:
     def disconnect(reason: str) -> None:
         fixture.connection.write([reason.encode()])

@@ -297,8 +297,11 @@ class Connection(asyncio.Protocol):
         The remaining input is bounded by the kernel's receive buffer. (An EOF after more input
         than this buffer holds is not detected.)
         """
+        raw = self._transport.get_extra_info("socket")
+        if raw is None:
+            return  # lost: with TLS, `connection_lost` is called in the next iteration
         poll = select.poll()
-        poll.register(self._transport.get_extra_info("socket"), select.POLLRDHUP)
+        poll.register(raw, select.POLLRDHUP)
         if poll.poll(0):
             self.resume_reading()
 
