@@ -20,7 +20,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 
-from sluicemq.pipeline.session import session
+from sluicemq.pipeline.session import SHORT_JOB, session
 
 IN = "kill.in"
 STREAMED = "kill.streamed"
@@ -28,7 +28,10 @@ BATCHED = "kill.batched"
 CHECKPOINTS = "checkpoints"
 EXPECTED = "expected"
 """Directories in WORK."""
-SETTINGS = {"spark.driver.memory": "1g"}
+SETTINGS = {
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": f"{SHORT_JOB} -XX:+UseSerialGC",
+}
 
 
 def to_sink_rows(rows: DataFrame) -> DataFrame:

@@ -19,13 +19,13 @@ from sluicemq.cli.local import PROGRAM, LocalBroker
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.journal import Slots
 from sluicemq.pipeline.jobs.lake import Lake
-from sluicemq.pipeline.session import SHORT_JOB
 from sluicemq.pipeline.typed.definition import load_definition
 from tests.faults import pipeline_driver as program
 from tests.faults.kill_loop import TIMEOUT, VICTIMS, Driver, Producer, finish, kill_at_random
 from tests.faults.load import make_body, number_of
 from tests.faults.plan import SMALL_SEGMENTS, seeded_random, size
 from tests.pipeline.conftest import spark
+from tests.pipeline.java_options import SMALL_HEAP
 from tests.pipeline.recomputed import compare
 from tests.pipeline.sink.published_messages import published
 from tests.protocols.sockets import unused_port
@@ -140,7 +140,7 @@ def test_tables_of_the_lake_equal_a_recomputation(
             *(sys.executable, *PROGRAM, "pipeline", command, "--definition", str(definition)),
             *("--journal", str(broker.directory), "--lake", str(lake)),
             *("--max-rows", str(rng.choice((50, 500, 5000)) if command == "run" else 10_000)),
-            *("--conf", f"spark.driver.extraJavaOptions={SHORT_JOB}"),
+            *("--conf", f"spark.driver.extraJavaOptions={SMALL_HEAP}"),
             *("--conf", "spark.driver.memory=1g"),
         ]
         return Driver(arguments, tmp_path / "lake/_checkpoints/main", tmp_path / "driver.log")

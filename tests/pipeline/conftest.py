@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
-from sluicemq.pipeline.session import SHORT_JOB, session
+from sluicemq.pipeline.delta import INTERPRETED
+from sluicemq.pipeline.session import session
+from tests.pipeline.java_options import SMALL_HEAP
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    has_home = "SPARK_HOME" in os.environ
     spark = session(
         "tests",
         {
             "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": SHORT_JOB,
+            "spark.driver.extraJavaOptions": SMALL_HEAP,
             # Compiling the plans of a few rows takes most of the time.
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            **INTERPRETED,
         },
     )
+    if not has_home:
+        # Sessions of programs that tests start use the class archive only if they set this.
+        os.environ.pop("SPARK_HOME", None)
     spark.sparkContext.setLogLevel("ERROR")
     yield spark
     spark.stop()

@@ -27,13 +27,13 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.pipeline.jars import DELTA, class_archive, find_java, jars, local_home
+from sluicemq.pipeline.jars import DELTA, find_java, jars, local_home
 from sluicemq.pipeline.jobs.lake import Lake
-from sluicemq.pipeline.session import SHORT_JOB
 from sluicemq.pipeline.typed.definition import load_definition
 from tests.faults.processes import command_of, descendants, kill_if_running
 from tests.pipeline import cluster_driver as program
 from tests.pipeline.airflow_stub import load_dag
+from tests.pipeline.java_options import WITH_ARCHIVE
 from tests.pipeline.recomputed import compare
 from tests.pipeline.sink.published_messages import published
 from tests.pipeline.test_examples import EXAMPLES
@@ -44,10 +44,9 @@ ROWS = 600
 TIMEOUT_SECONDS = 600.0
 """Seconds for anything here; it takes a few of them on a machine of one's own."""
 LOOPBACK = "127.0.0.1"
-JAVA_OPTIONS = f"{SHORT_JOB} -XX:SharedArchiveFile={class_archive()}"
 SETTINGS = {
-    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
-    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+    "spark.driver.extraJavaOptions": WITH_ARCHIVE,
+    "spark.executor.extraJavaOptions": WITH_ARCHIVE,
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
     "spark.driver.memory": "512m",
@@ -91,7 +90,7 @@ class Cluster:
             "SPARK_HOME": str(HOME),
             "SPARK_LOCAL_IP": LOOPBACK,
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
+            "SPARK_DAEMON_JAVA_OPTS": WITH_ARCHIVE,
             "SPARK_WORKER_DIR": str(work / "work"),
             "PYSPARK_PYTHON": sys.executable,
             # where executors look too, whatever directory they are started in
