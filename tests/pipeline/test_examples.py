@@ -18,7 +18,6 @@ from typing import Any
 
 import nbformat
 import pyarrow.parquet as pq
-import pyspark
 import pytest
 import typer
 import yaml
@@ -31,10 +30,10 @@ from sluicemq.cli.main import app
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.pipeline.delta import Tag
-from sluicemq.pipeline.jars import find_java
+from sluicemq.pipeline.jars import find_java, local_home
 from sluicemq.pipeline.jobs.lake import Lake
-from sluicemq.pipeline.session import SHORT_JOB
 from tests.pipeline.airflow_stub import load_dag
+from tests.pipeline.java_options import WITH_ARCHIVE
 from tests.pipeline.report.sample import START, anomalies, anomaly, gold, row
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "pipeline"
@@ -89,7 +88,7 @@ def test_declarative_pipeline_runs(tmp_path: Path) -> None:
 
 
 def run_pipeline(project: Path) -> None:
-    home = Path(pyspark.__file__).parent
+    home = local_home()
     environment = {
         **os.environ,
         "JAVA_HOME": str(find_java()),
@@ -101,7 +100,7 @@ def run_pipeline(project: Path) -> None:
         "spark.sql.catalogImplementation": "hive",
         "spark.sql.warehouse.dir": str(project.parent / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
-        "spark.driver.extraJavaOptions": SHORT_JOB,
+        "spark.driver.extraJavaOptions": WITH_ARCHIVE,
     }
     command = [home / "bin" / "spark-pipelines"]
     command += [f"--conf={name}={value}" for name, value in settings.items()]
