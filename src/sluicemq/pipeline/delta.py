@@ -194,7 +194,7 @@ class LakeTable:
     def append(self, rows: DataFrame, tag: Tag | None, *, size: int = 0) -> None:
         """Append rows, and create the table if it does not exist.
 
-        size  about the number of rows, if each task has rows of few partitions of the table
+        size  approximate number of rows; 0 = unknown, or the tasks have rows of many partitions
         """
         options = {}
         if size >= MANY_ROWS and is_local(rows.sparkSession):

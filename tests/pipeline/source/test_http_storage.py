@@ -98,13 +98,13 @@ def test_identity_equals_that_of_directory(broker: LocalBroker, url: str) -> Non
 
 def test_only_selected_bytes_are_fetched(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched = []
-    fetch = HttpStorage.range
+    fetch = HttpStorage.read_range
 
     def counting(self: HttpStorage, first: int, start: int, stop: int) -> bytes:
         fetched.append(stop - start)
         return fetch(self, first, start, stop)
 
-    monkeypatch.setattr(HttpStorage, "range", counting)
+    monkeypatch.setattr(HttpStorage, "read_range", counting)
     all_rows = table_of(reader_of(url, events="published"))
     total = sum(fetched)
     assert max(fetched) <= http_storage.RANGE_BYTES
@@ -171,13 +171,13 @@ def test_lag_equals_that_of_directory(
     broker: LocalBroker, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched = []
-    fetch = HttpStorage.range
+    fetch = HttpStorage.read_range
 
     def counting(self: HttpStorage, first: int, start: int, stop: int) -> bytes:
         fetched.append(stop - start)
         return fetch(self, first, start, stop)
 
-    monkeypatch.setattr(HttpStorage, "range", counting)
+    monkeypatch.setattr(HttpStorage, "read_range", counting)
     monkeypatch.setattr(time, "time", lambda: 2_000_000_000.0)
     local = DirectoryStorage(broker.directory)
     state = local.state()

@@ -206,7 +206,7 @@ def draw(report: ReportFigures, name: str, size: Size) -> Figure:
                 rates = {label: values * figures.MINUTE for label, values in rates.items()}
                 unit = "messages/min"
             _counts(axes, timeline.bins, rates, unit)
-            _mark(axes, timeline.bins, report.anomalies)
+            _mark_anomalies(axes, timeline.bins, report.anomalies)
         else:
             _counts(axes, timeline.bins, columns, "messages")
         _time_axis(axes, timeline.bins, size[0])
@@ -242,7 +242,7 @@ def _counts(axes: Axes, bins: Bins, columns: dict[str, Values], unit: str) -> No
     axes.yaxis.set_major_formatter(lambda value, _: formatting.short(value))
 
 
-def _mark(axes: Axes, bins: Bins, anomalies: Sequence[figures.Row]) -> None:
+def _mark_anomalies(axes: Axes, bins: Bins, anomalies: Sequence[figures.Row]) -> None:
     """Draw a triangle at the top for anomalies; a critical one hides a warning."""
     for severity, colour in (("warning", "warning"), ("critical", "bad")):
         indices = {

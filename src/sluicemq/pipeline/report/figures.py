@@ -366,33 +366,40 @@ def _timeline(
     period: tuple[int, int],
     gold: pa.RecordBatch,
     bins: Bins,
-    at: Counts,
+    row_bins: Counts,
     latency: Counts,
     depths: dict[str, Counts],
 ) -> Timeline:
-    """Return the traffic of a period in minutes, its end excluded. `at` is the bin of each row."""
+    """Return the traffic of a period.
+
+    period    first minute, and the minute after the last one
+    row_bins  bin of each row
+    """
     indices = pc.index_in(gold["protocol"], pa.array(list(PROTOCOLS)))
     protocol = np.asarray(indices.fill_null(len(PROTOCOLS) - 1))  # the last one is "other"
-    arrivals = _sums((protocol, at), np.asarray(gold["published"]), (len(PROTOCOLS), bins.count))
+    arrivals = _sums(
+        (protocol, row_bins), np.asarray(gold["published"]), (len(PROTOCOLS), bins.count)
+    )
     edges = bins.start + bins.width * np.arange(bins.count + 1)
     return Timeline(
         bins=bins,
         arrivals={name: line for name, line in zip(PROTOCOLS, arrivals, strict=True) if line.any()},
         latency=latency,
         seconds=np.diff(edges.clip(*period)).astype(np.float64) * MINUTE,
-        counts={name: _sums(at, np.asarray(gold[name]), bins.count) for name in COUNTED} | depths,
+        counts={name: _sums(row_bins, np.asarray(gold[name]), bins.count) for name in COUNTED}
+        | depths,
     )
 
 
 def _depths(
-    gold: pa.RecordBatch, owner: Counts, at: Counts, minute: Counts, bins: int
+    gold: pa.RecordBatch, owner: Counts, row_bins: Counts, minute: Counts, bins: int
 ) -> tuple[dict[str, Counts], dict[int, int]]:
     """Return the lines of DEPTHS and each owner's latest backlog, both empty without any depth.
 
     A destination keeps the value of its latest depth; before its first one, it has the same
     value."""
     rows = (
-        pd.DataFrame({"owner": owner, "bin": at, "minute": minute})
+        pd.DataFrame({"owner": owner, "bin": row_bins, "minute": minute})
         .assign(**{name: gold[name].to_pandas() for name in DEPTHS})
         .dropna(subset=["backlog"])
         .fillna(0)

@@ -114,7 +114,7 @@ class HttpStorage(JournalStorage):
         with self._errors() as remote:
             return remote.request("GET", f"{API}/segments/{first}", (), {"Range": f"bytes={span}"})
 
-    def range(self, first: int, start: int, stop: int) -> bytes:
+    def read_range(self, first: int, start: int, stop: int) -> bytes:
         """Return bytes of a segment, none if `stop` is not behind `start`.
 
         Raises RecordNotFound if it has been removed."""
@@ -129,8 +129,10 @@ class HttpStorage(JournalStorage):
                 )
         return b"".join(parts)
 
-    def last(self, first: int, count: int) -> tuple[int, bytes]:
-        """Return the offset of the last bytes of a segment, and the bytes. Raises as `range`."""
+    def read_end(self, first: int, count: int) -> tuple[int, bytes]:
+        """Return the offset of the last `count` bytes of a segment, and the bytes.
+
+        Raises as `read_range`."""
         answer = self._get_range(first, f"-{count}")
         data = answer.body
         headers = {name.lower(): value for name, value in answer.headers.items()}
@@ -167,13 +169,13 @@ class HttpStorage(JournalStorage):
 
     def header(self, first: int) -> SegmentHeader:
         path = Path(f"{self.name}{API}/segments/{first}")  # for error messages
-        return decode_segment_header(self.range(first, 0, SEGMENT_HEADER_BYTES), path)
+        return decode_segment_header(self.read_range(first, 0, SEGMENT_HEADER_BYTES), path)
 
     def open(self, first: int, end: int = 0) -> StoredSegment:
         return RemoteSegment(self, first, end)
 
     def trailer(self, first: int) -> tuple[int, int, int] | None:
-        return decode_trailer(self.last(first, TRAILER_BYTES)[1])
+        return decode_trailer(self.read_end(first, TRAILER_BYTES)[1])
 
     def addresses(self, numbers: Iterable[int]) -> dict[int, Address]:
         requested = sorted(numbers)
@@ -247,9 +249,9 @@ class RemoteSegment(StoredSegment):
     def _read_index(self) -> tuple[int, bytes]:
         entry = _indexes.find(self._key)
         # the same address may serve another journal now
-        if entry is not None and self._storage.last(self.first, TRAILER_BYTES)[1] == entry[0]:
+        if entry is not None and self._storage.read_end(self.first, TRAILER_BYTES)[1] == entry[0]:
             return entry[1:]
-        start, data = self._storage.last(self.first, END_BYTES)
+        start, data = self._storage.read_end(self.first, END_BYTES)
         size = start + len(data)
         end = data[-TRAILER_BYTES:]
         trailer = decode_trailer(end)
@@ -258,7 +260,7 @@ class RemoteSegment(StoredSegment):
         offset = trailer[0]
         if not SEGMENT_HEADER_BYTES <= offset < size:
             raise self.damage(size, "the segment's end refers to no index")
-        data = self._storage.range(self.first, offset, start) + data
+        data = self._storage.read_range(self.first, offset, start) + data
         record = memoryview(data)[max(0, offset - start) : -TRAILER_BYTES]
         length = record_size(record, 0)
         if not length or record[TYPE_AT] != RecordType.INDEX:
@@ -280,12 +282,12 @@ class RemoteSegment(StoredSegment):
         for low, high in pairwise(starts):
             start, stop = int(offsets[low]), int(stops[high - 1])
             positions[low:high] = offsets[low:high] - start + size
-            parts.append(self._storage.range(self.first, start, stop))
+            parts.append(self._storage.read_range(self.first, start, stop))
             size += stop - start
         return pa.py_buffer(b"".join(parts)), positions
 
     def read_bytes(self, start: int, end: int, minimum: int) -> pa.Buffer:
-        return pa.py_buffer(self._storage.range(self.first, start, min(end, start + minimum)))
+        return pa.py_buffer(self._storage.read_range(self.first, start, min(end, start + minimum)))
 
     def is_intact(self, strict: bool) -> bool | None:
         return None  # each record is checked after it is received

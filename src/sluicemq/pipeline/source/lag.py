@@ -87,7 +87,7 @@ class LagCounter:
             end, maximum = self._extent(state, index)
             offset = SEGMENT_HEADER_BYTES
             if unread is None:
-                unread = self._first(state, index, start, end)
+                unread = self._unread_records(state, index, start, end)
                 if unread is None:
                     continue
                 offset = int(unread["offset"][0])
@@ -99,7 +99,9 @@ class LagCounter:
         age = time.time() - int(unread["time"][0]) / 1_000_000
         return Lag(records, size, max(0.0, round(age, 3)))
 
-    def _first(self, state: JournalState, index: int, start: Offset, end: int) -> Heads | None:
+    def _unread_records(
+        self, state: JournalState, index: int, start: Offset, end: int
+    ) -> Heads | None:
         """Return records of a segment, of which the first is the first unread one.
 
         Return None if all of the segment has been read."""

@@ -43,7 +43,7 @@ class WeighedRange(NamedTuple):
 
 
 def _ranges(state: JournalState, low: int, high: int) -> Iterator[tuple[int, SegmentRange]]:
-    """Yield the index of every segment from `low` on and below `high`, and its part of these."""
+    """Yield each segment with records from `low` on and below `high`: its index and its range."""
     segments = state.segments
     for number in range(max(0, bisect_right(segments, low) - 1), len(segments)):
         first = segments[number]
@@ -125,7 +125,7 @@ def split_into_tasks(weighed: list[WeighedRange], minimum: int) -> list[list[Seg
 def split_by_segment(
     journal: SourceJournal, low: int, high: int, start: Offset
 ) -> list[SegmentRange]:
-    """Return the range of every segment from `low` on and below `high`, without opening any.
+    """Return the range of each segment with records from `low` on and below `high`; open none.
 
     `start` has the byte position of `low` if it is known."""
     return [

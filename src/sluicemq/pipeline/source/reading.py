@@ -47,7 +47,7 @@ log = logging.getLogger("sluicemq.pipeline.source")
 
 
 class SegmentRange(NamedTuple):
-    """Sequence numbers of one segment from `low` on and below `high`.
+    """Range of the sequence numbers of one segment: from `low` on and below `high`.
 
     start, end  byte range to scan if the segment has no index (start 0: the first record;
                 end 0: the segment has an index)

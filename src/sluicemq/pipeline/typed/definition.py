@@ -200,7 +200,7 @@ _TYPE_ERRORS: Final[dict[Any, str]] = {
     _NAMES: 'must be a list of different texts such as ["id"]',
     _SECTIONS: "must be an array of tables: write it as [[{path}]]",
 }
-"""Error of a value that is not of its kind."""
+"""Error of a value of a wrong type."""
 
 _FILE: Final = {"table": _SECTIONS, "gold": _SECTIONS}
 _TABLE: Final = {
@@ -219,8 +219,10 @@ _GOLD: Final = {"name": _NAME, "sql": _TEXT, "keys": _NAMES, "refresh": Refresh}
 
 
 class _Section:
-    """One table of the TOML file. Keys that it must not have, and values that are not of their
-    kind, are reported; `values` has the others, and "" for a key that is required."""
+    """One table of the TOML file.
+
+    Unknown keys and values of a wrong type are reported. `values` has the valid ones, and "" for a
+    required key that is missing."""
 
     def __init__(
         self,
@@ -253,7 +255,7 @@ class _Section:
                 self.problem(key, self._type_error(key, value, kind))
 
     def _type_error(self, key: str, value: object, kind: Any) -> str:
-        """Return the error of a value that is not of its kind."""
+        """Return the error of a value of a wrong type."""
         if kind not in _TYPE_ERRORS:
             names = [str(name) for name in kind]
             return f"there is no {key} {value!r}; {suggestion(str(value), names)}"

@@ -1,8 +1,8 @@
 """Inference of a typed table's schema from messages, to be reviewed and then declared.
 
-Spark's own inference reads a sample of the bodies. Its result is widened where a sample says too
-little: decimals get room for larger numbers, and columns without any value are STRING. Columns of
-names that a table cannot have are left out, and those with fields of such names are STRING.
+Spark infers the schema from a sample of the bodies. The result is widened where a sample is not
+sufficient: decimals get more digits, and columns without any value are STRING. Columns whose names
+a table cannot have are left out, and columns with such fields are STRING.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _allowed_columns(columns: StructType, format: Format) -> tuple[StructType, t
 
 
 def _sampled_schema(texts: DataFrame, format: Format) -> StructType:
-    """Return what Spark infers, with wider decimals."""
+    """Return the schema that Spark infers, with wider decimals."""
     reader = texts.sparkSession.read.options(**_OPTIONS[format])
     if format is Format.CSV:
         texts = texts.where(f"NOT {TOO_MANY_FIELDS}")

@@ -335,8 +335,10 @@ class _TableWriter:
         return TableCounts(**values.asDict())
 
     def _drop_repeated(self, messages: DataFrame, first: int | None) -> DataFrame:
-        """Leave out relocated messages that are in the tables, or published in this batch or an
-        earlier one: from the record `first` on, or perhaps before if that is None."""
+        """Remove relocated messages that are in the tables, in this batch, or counted before.
+
+        first  first record that was counted before; None = unknown
+        """
         originals = messages.where(f.col("event") == str(Event.PUBLISHED))
         relocated = messages.where(f.col("event") == str(Event.RELOCATED))
         if first is not None:
