@@ -145,29 +145,30 @@ def incremental_problem(gold: GoldTable, result: DataFrame | None) -> str | None
             f"{plan.nodeName()}: {advice}"
         )
     node = plan.child()
-    while node.children().size():
-        if node.nodeName() not in _ROW_BY_ROW or node.children().size() > 1:
+    while children := _items(node.children()):
+        if node.nodeName() not in _ROW_BY_ROW or len(children) > 1:
             return f"an incremental query has no {node.nodeName()} below GROUP BY: {advice}"
-        node = node.children().apply(0)
+        (node,) = children
     return _key_problem(gold, plan)
 
 
 def _key_problem(gold: GoldTable, plan: Any) -> str | None:
     """Return the reason why `keys` are not the grouping columns; None if they are."""
-    grouping = [
-        plan.groupingExpressions().apply(i) for i in range(plan.groupingExpressions().size())
-    ]
-    outputs = {}
-    for index in range(plan.aggregateExpressions().size()):
-        expression = plan.aggregateExpressions().apply(index)
-        outputs[expression.name().lower()] = (
-            expression.child() if expression.nodeName() == "Alias" else expression
-        )
+    grouping = _items(plan.groupingExpressions())
+    outputs = {
+        output.name().lower(): output.child() if output.nodeName() == "Alias" else output
+        for output in _items(plan.aggregateExpressions())
+    }
     keys = [outputs.get(key.lower()) for key in gold.keys]
     is_same = len(keys) == len(grouping) and all(
         any(key is not None and group.semanticEquals(key) for key in keys) for group in grouping
     )
     return None if is_same else "keys must name the columns of GROUP BY, all of them and no others"
+
+
+def _items(sequence: Any) -> list[Any]:
+    """Return the items of a sequence of Scala."""
+    return [sequence.apply(index) for index in range(sequence.size())]
 
 
 class _GoldWriter:
