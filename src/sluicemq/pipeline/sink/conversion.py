@@ -137,13 +137,11 @@ _topic: Final = _choice({"queue": False, "topic": True}, "destination_kind is qu
 _body_kind: Final = _choice(
     {kind.name.lower(): int(kind) for kind in BodyKind}, "there is no body_kind"
 )
-# rows read from a journal may have `transient`, the name of `none` there
 _durability: Final = _choice(
     {
-        durability.name.lower(): int(
-            durability if durability is not Durability.TRANSIENT else Durability.NONE
-        )
-        for durability in Durability
+        **{durability.name.lower(): int(durability) for durability in Durability},
+        # its name in rows that were read from a journal
+        "transient": int(Durability.NONE),
     },
     "durability is none, lazy or sync, not",
 )
