@@ -228,8 +228,8 @@ def columns() -> Uses:
 def spark_options() -> Uses:
     """Return the options of source and sink; a use is `source option`."""
     places = {
-        "source": [option.name for option in source.OPTIONS],
-        "sink": list(sink._OPTION_NAMES.values()),
+        "source": source.OPTION_NAMES,
+        "sink": sink.OPTION_NAMES,
     }
     uses: Uses = {}
     for side, names in places.items():

@@ -77,6 +77,7 @@ OPTIONS: Final = (
     OptionSpec("retryTimeout", "retry_timeout", number),
 )
 """All options but CONNECTION, in the order of the documentation."""
+OPTION_NAMES: Final = (*CONNECTION, *(option.name for option in OPTIONS))
 WRITE_ONLY: Final = frozenset(option.name.lower() for option in OPTIONS)
 """Options, in lower case, that identify a table or view as one for writing."""
 
@@ -87,9 +88,9 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
     texts = own_options(given, known)
     unknown = sorted(set(texts) - known - _ADDED_BY_SPARK)
     if unknown:
-        names = (*CONNECTION, *(option.name for option in OPTIONS))
         raise ConfigurationError(
-            f"a write to sluicemq has no option {', '.join(unknown)}; there are {', '.join(names)}"
+            f"a write to sluicemq has no option {', '.join(unknown)}; "
+            f"there are {', '.join(OPTION_NAMES)}"
         )
     if "path" in texts:
         raise ConfigurationError(
