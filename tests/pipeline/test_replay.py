@@ -153,6 +153,7 @@ def test_replays_messages_of_selector(silver: DataFrame, url: str, data: Path) -
         ({"rate": 1, "speed": 1}, "not both"),
         ({"rate": 0}, "larger than 0"),
         ({"speed": -1}, "larger"),
+        ({"rate": float("nan")}, "larger"),
     ],
 )
 def test_invalid_options_are_refused(

@@ -97,7 +97,7 @@ def replay(
     """
     if rate is not None and speed is not None:
         raise ConfigurationError("a replay has a rate or a speed, not both")
-    if (rate is not None and rate <= 0) or (speed is not None and speed <= 0):
+    if not all(number is None or number > 0 for number in (rate, speed)):
         raise ConfigurationError("the rate and the speed of a replay are larger than 0")
     write_id = write_id or f"replay-{uuid.uuid4().hex}"
     sink_options = {"badRows": "dead-letter", **options, "url": url, "writeId": write_id}
