@@ -357,6 +357,8 @@ def test_lake_accepts_one_journal_per_broker(spark: SparkSession, tmp_path: Path
         ("s3://bucket/lake", "b", "write s3a:// for S3"),
         ("ftp://host/lake", "b", "none of the schemes file, s3a"),
         ("file://host/lake", "b", "is not of the form file:///path"),
+        ("", "b", "--lake: '' is neither a directory"),
+        ("/", "b", "--lake: '/' is neither a directory"),
     ],
 )
 def test_invalid_location_is_rejected(location: str, broker: str, error: str) -> None:

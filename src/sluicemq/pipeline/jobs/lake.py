@@ -69,6 +69,10 @@ class Lake:
     ) -> None:
         """Define the lake without any file access. Raises ConfigurationError."""
         text = os.fspath(location).rstrip("/")
+        if not text:
+            raise ConfigurationError(
+                f"--lake: {os.fspath(location)!r} is neither a directory for a lake nor a URI"
+            )
         match = _SCHEME.match(text)
         self.scheme = match[1].lower() if match else "file"
         if self.scheme not in SCHEMES:
