@@ -93,9 +93,8 @@ def open_when_possible(path: Path, flags: int, mode: int = 0) -> int:
         try:
             return os.open(path, flags | os.O_CLOEXEC, mode)
         except OSError as error:
-            if error.errno not in NO_DESCRIPTOR or current_thread() is main_thread():
-                raise
-            if monotonic() > deadline:
+            may_wait = current_thread() is not main_thread() and monotonic() < deadline
+            if error.errno not in NO_DESCRIPTOR or not may_wait:
                 raise
         sleep(LOCK_POLL_SECONDS)
 

@@ -35,7 +35,7 @@ def parts_of(rows: Sequence[RowValues]) -> list[EncodedPart]:
     """Return the parts of rows within the default limits."""
     parts = Parts(PART_ROWS, PART_BYTES)
     encoded = list(parts.add(rows))
-    last = parts.last()
+    last = parts.cut(final=True)
     return [*encoded, last] if last else encoded
 
 
