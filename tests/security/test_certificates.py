@@ -274,5 +274,8 @@ def test_certificate_may_name_no_user(kind: str) -> None:
     certificate = certificate_of(x509.Name([]))
     assert peer_user(certificate, kind) == ""
     assert peer_user(certificate[:-1], kind) == ""
+    other_version = certificate.replace(b"\xa0\3\2\1\2", b"\xa0\3\2\1\4")
+    assert other_version != certificate
+    assert peer_user(other_version, kind) == ""
     extension = x509.UnrecognizedExtension(x509.SubjectAlternativeName.oid, b"broken")
     assert peer_user(certificate_of(x509.Name([]), extension), kind) == ""

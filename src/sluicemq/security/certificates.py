@@ -140,6 +140,7 @@ def peer_user(certificate: bytes, kind: str) -> str:
     except (
         x509.DuplicateExtension,
         x509.ExtensionNotFound,
+        x509.InvalidVersion,
         x509.UnsupportedGeneralNameType,
         ValueError,
     ):
