@@ -69,6 +69,7 @@ def test_sources_have_precedence_in_order(tmp_path: Path) -> None:
         "SLUICEMQ_BROKER__MAX_DESTINATIONS": "2",
         idle_timeout: "2s",
         "SLUICEMQ_BROKER__EPHEMERAL": "",
+        "SLUICEMQ_BROKER__SCAN_BUDGET": " ",
         "HOME": "/",
     }
     loaded = load_text(

@@ -232,7 +232,8 @@ class _Collector:
         known_names = [*names, environment_name(("listeners",)), CONFIG_VARIABLE]
         for variable, value in sorted(environ.items()):
             # An empty variable counts as unset: compose files and unit files leave them behind.
-            if not variable.startswith(ENVIRONMENT) or not value or variable == CONFIG_VARIABLE:
+            is_setting = variable.startswith(ENVIRONMENT) and variable != CONFIG_VARIABLE
+            if not (is_setting and value.strip()):
                 continue
             source = Source(f"environment variable {variable}", True, Path())
             if variable == environment_name(("listeners",)):
