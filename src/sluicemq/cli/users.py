@@ -252,7 +252,8 @@ def list_users(accounts: Accounts) -> CommandResult:
     return list_result(
         accounts.items(LIST_USERS, AccountQuery()),
         _USERS,
-        "There are no users: anyone who reaches a port may do everything. Add the first one:\n"
+        "There are no users. A broker that starts without users permits everything to anyone who "
+        "reaches a port. Add the first one:\n"
         "  sluicemq users add root --superuser",
     )
 
