@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from deltalake import DeltaTable
@@ -196,6 +197,29 @@ def test_batch_interrupted_between_new_and_known_messages_is_completed(
     write(LakeWriter(spark, lake, JOURNAL, layers), 102, 130)
     write(LakeWriter(spark, lake, JOURNAL, layers), 130, last)
     expected = rows(silver_job.silver(frame(spark, events), "b"), SILVER, SILVER_KEYS)
+    assert rows(lake.silver.read(spark), SILVER, SILVER_KEYS) == expected
+
+
+def test_interrupted_batch_of_silver_without_bronze_is_not_shortened(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without bronze, no table has the events of a shorter batch for a later one."""
+    events = traffic()
+    lake = Lake(tmp_path / "lake", broker="b")
+
+    def write(stop: int) -> BatchResult:
+        writer = LakeWriter(spark, lake, JOURNAL, ("silver",))
+        return writer.write(frame(spark, events[40:stop]), 41, stop)
+
+    LakeWriter(spark, lake, JOURNAL, ("silver",)).write(frame(spark, events[:40]), 0, 40)
+    with monkeypatch.context() as patched:
+        patched.setattr(LakeTable, "merge", mock.Mock(side_effect=SimulatedCrash))
+        with pytest.raises(SimulatedCrash):
+            write(80)
+    with pytest.raises(ConfigurationError, match=r"record 60, .* up to 80: set --max-rows"):
+        write(60)
+    write(80)
+    expected = rows(silver_job.silver(frame(spark, events[:80]), "b"), SILVER, SILVER_KEYS)
     assert rows(lake.silver.read(spark), SILVER, SILVER_KEYS) == expected
 
 

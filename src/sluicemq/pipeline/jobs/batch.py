@@ -11,6 +11,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
+from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import INTERPRETED, Tag, temporary_settings
 from sluicemq.pipeline.jobs import gold, silver
 from sluicemq.pipeline.jobs.bodies import NEEDS_UDF
@@ -86,7 +87,8 @@ class LakeWriter:
     def write(self, events: DataFrame, first: int, last: int) -> BatchResult:
         """Write one batch: all events of the records from `first` to `last`.
 
-        If only gold is written, the columns gold.GOLD_INPUT are sufficient."""
+        If only gold is written, the columns gold.GOLD_INPUT are sufficient. Raises
+        ConfigurationError for a batch that silver cannot have without bronze."""
         result = BatchResult(last)
         observation: Observation | None = None
         observed_from = last
@@ -94,7 +96,10 @@ class LakeWriter:
         changed: tuple[int, int] | None = None
         for layer in self._layers:
             end = self.ends[layer]
-            if end >= last or (layer == "silver" and self._appended > last):
+            if end >= last:
+                continue
+            if layer == "silver" and self._appended > last:
+                self._check_rest_is_kept(last)
                 continue
             before = time.perf_counter()
             rows, start = events, first
@@ -128,6 +133,18 @@ class LakeWriter:
                 result.oldest, result.newest = _time(facts["oldest"]), _time(facts["newest"])
         self._newest = max(filter(None, (self._newest, result.newest)), default=None)
         return result
+
+    def _check_rest_is_kept(self, last: int) -> None:
+        """Check that silver gets the events of a batch that is shorter than an interrupted one.
+
+        Raises ConfigurationError without bronze, from which a later batch takes them.
+        """
+        if "bronze" not in self._layers:
+            raise ConfigurationError(
+                f"a batch ends with the record {last}, but an interrupted one has added messages "
+                f"to silver up to {self._appended}: set --max-rows and --max-bytes at least as "
+                "high as before"
+            )
 
     # A batch without rows for a table is committed, too: its tag is the progress of the table.
 
