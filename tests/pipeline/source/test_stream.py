@@ -169,7 +169,7 @@ def test_starting_offset_of_stream(tmp_path: Path, journal: FileJournal) -> None
     assert first(startingoffsets="latest") == durable + 1
     assert first(startingoffsets="") == durable + 1
     assert first(startingoffsets='{"sequence": 17}') == 17
-    offset = offsets.Offset("ab", 17, 1, 64, (3,), "lake", {"orders": 20})
+    offset = offsets.Offset("ab", 17, 1, 64, (3,), {"orders": 20})
     assert first(startingoffsets=json.dumps(offset.as_json())) == 17
     sequence = put(journal, message(timestamp=T0 + 60_000))
     journal.sync()

@@ -36,7 +36,6 @@ class Offset(msgspec.Struct, frozen=True, omit_defaults=True):
                0 = not known
     cuts       sequence numbers that divided the preceding batch among tasks, so that a repeated
                batch is divided in the same way
-    slot       slot that moves with the query
     starts     destinations that start behind `sequence`, with the sequence numbers of their first
                records; removed when the stream has reached them
     """
@@ -46,7 +45,6 @@ class Offset(msgspec.Struct, frozen=True, omit_defaults=True):
     segment: int = 0
     offset: int = 0
     cuts: tuple[int, ...] = ()
-    slot: str = ""
     starts: Mapping[str, int] = {}
 
     def as_json(self) -> dict[str, Any]:

@@ -152,7 +152,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if min(rows, volume) < plan.NO_LIMIT:
             end, _, _ = plan.limit_batch(journal, self._reading, begin, end, rows, volume)
         cuts = self._cuts(journal, begin, end)
-        self._planned = replace(end, cuts=cuts, slot=self._options.slot)
+        self._planned = replace(end, cuts=cuts)
         return self._planned.as_json()
 
     def _must_wait(
