@@ -21,11 +21,6 @@ OK = b'["200", []]'
 
 
 @pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
-@pytest.fixture
 def client(harness: Harness) -> Peer:
     return harness.connect_gateway()
 

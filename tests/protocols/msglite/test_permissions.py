@@ -11,11 +11,6 @@ from tests.protocols.msglite.harness import Harness
 from tests.support.sessions import RecordedAccess
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 @pytest.mark.parametrize(
     ("command", "needs"),
     [

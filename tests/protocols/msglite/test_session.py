@@ -19,11 +19,6 @@ from tests.protocols.msglite.harness import Harness, Peer
 
 
 @pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
-@pytest.fixture
 def client(harness: Harness) -> Peer:
     return harness.connect()
 

@@ -22,11 +22,6 @@ QUEUE = Address(Kind.QUEUE, "q")
 THREE, FOUR = b"H0100303", b"H0100304"
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 def send(peer: Peer, body: bytes, dispatch_version: int, ttl: int = 0) -> None:
     peer.send_bytes(wire.encode_send(b"q", body, ttl, dispatch_version=dispatch_version))
 

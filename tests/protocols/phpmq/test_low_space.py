@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import DestinationSettings, Overflow
 from sluicemq.model.message import Durability
@@ -11,11 +9,6 @@ from sluicemq.protocols.phpmq import session as phpmq_session
 from sluicemq.protocols.phpmq import wire
 from sluicemq.protocols.phpmq.wire import PROBE
 from tests.protocols.phpmq.harness import Harness
-
-
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
 
 
 def set_level(harness: Harness, level: SpaceLevel) -> None:

@@ -61,11 +61,6 @@ class Terminal:
 
 
 @pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
-@pytest.fixture
 def terminal(harness: Harness) -> Terminal:
     return Terminal(harness)
 

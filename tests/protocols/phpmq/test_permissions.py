@@ -24,11 +24,6 @@ class FixedProcess:
         return 0
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 def frame_for(operation: str, message_id: bytes) -> bytes:
     if operation == "send":
         return wire.encode_send(b"q", b"x")

@@ -21,11 +21,6 @@ from tests.support.broker import purge
 UNKNOWN_ID = b"0123456789abcdef0123456789abcdef"
 
 
-@pytest.fixture
-def harness() -> Harness:
-    return Harness()
-
-
 # --- sending and receiving ---------------------------------------------------------------------
 
 
