@@ -239,7 +239,7 @@ class EngineState(msgspec.Struct, array_like=True):
                of each topic's group
     attempts   (subscription, [(sequence, attempts)])
     requeued   (subscription, sequence, order, expiration)
-    prepared   (sequence of the PREPARED record, its payload); b"" = read the record
+    prepared   (sequence of an unresolved PREPARED record, b""); old snapshots have its payload, too
     next_subscription   number of the next durable subscription; numbers are never reused
     delivered  (subscription, sequences as packed u64, deliveries of each as packed u32) of unacked
                messages

@@ -95,7 +95,11 @@ def snapshot(broker: Broker) -> bytes:
             for d in broker.core.requeued.values()
             if d.state != ENDED and d.journaled == RECORDED
         ],
-        [record for transaction in broker.transactions.values() for record in transaction.records],
+        [
+            (record, b"")
+            for transaction in broker.transactions.values()
+            for record in transaction.records
+        ],
         broker.next_subscription,
         [
             (
@@ -174,8 +178,8 @@ class _Recovery:
         self.attempts: dict[tuple[int, int], int] = {}
         self.unacked_attempts: dict[int, dict[int, int]] = {}
         self.requeued: dict[tuple[int, int], tuple[int, int]] = {}
-        self.payloads: dict[int, bytes] = {}
-        """Payloads of PREPARED records that are not resolved; b"" = not read."""
+        self.unresolved: dict[int, None] = {}
+        """PREPARED records that are not resolved, in order."""
         self.prepared: dict[int, PreparedTransaction] = {}
         self.acked_deliveries: dict[tuple[int, int], list[Delivery]] = {}
         self.declared: dict[Address, StoredSettings] = {}
@@ -225,9 +229,9 @@ class _Recovery:
                 case RecordType.DELIVERY_ATTEMPTS:
                     self._read_attempts(decode_attempts(record.body))
                 case RecordType.TRANSACTION_PREPARED:
-                    self.payloads[record.sequence] = record.body
+                    self.unresolved[record.sequence] = None
                 case RecordType.TRANSACTION_RESOLVED:
-                    self.payloads.pop(record.reference, None)
+                    self.unresolved.pop(record.reference, None)
 
     def _read_state(self, state: EngineState) -> None:
         for settings in state.settings:
@@ -242,7 +246,7 @@ class _Recovery:
             self._read_attempts(attempts)
         for number, sequence, order, expiration in state.requeued:
             self.requeued[number, sequence] = (order, expiration)
-        self.payloads.update(state.prepared)
+        self.unresolved.update((record, None) for record, _ in state.prepared)
         for number, packed, counts in state.delivered:
             self._read_delivered(number, array("Q", packed), array("I", counts))
         self.broker.batches.recover(state.writers)
@@ -291,8 +295,8 @@ class _Recovery:
                 self._recover_destination(address, settings)
         for entry in self.subscriptions.values():
             self._subscribe(entry)
-        for record, payload in self.payloads.items():
-            body = payload or self.broker.journal.fetch_entry(record).body
+        for record in self.unresolved:
+            body = self.broker.journal.fetch_entry(record).body
             prepared = self.prepared[record] = decode_prepared(body)
             for subscription, sequences in prepared.acks:
                 for sequence in sequences:
@@ -521,9 +525,7 @@ class _Recovery:
             if record in part_records:
                 continue
             created = self.broker.journal.fetch_entry(record).time // 1000
-            transaction = transactions.adopt(
-                record, self.payloads[record], prepared.xid, created, prepared.owner
-            )
+            transaction = transactions.adopt(record, prepared.xid, created, prepared.owner)
             for part in (*prepared.parts, record):
                 prepared_part = self.prepared.get(part)
                 if prepared_part is None:

@@ -114,7 +114,6 @@ class Transaction:
     parts   records that hold the first of `sends` and `acks`, in order
     xid     XA transaction id, set by `prepare`
     record  sequence of its TRANSACTION_PREPARED record, set by `prepare`
-    payload payload of that record, set by `prepare`
     on_end  callbacks for the end of the transaction; their argument is True if it was committed
     callbacks  for a durable and applied preparation or commit
     owner   user that began it; "" = no owner: it precedes the first user, or was migrated
@@ -131,7 +130,6 @@ class Transaction:
         "on_end",
         "owner",
         "parts",
-        "payload",
         "record",
         "sends",
         "state",
@@ -150,18 +148,17 @@ class Transaction:
         self.parts: deque[CommitPart] = deque()
         self.xid = b""
         self.record = 0
-        self.payload = b""
         self.on_end: Callable[[bool], None] | None = None
         self._destination_names: tuple[frozenset[str], frozenset[str]] | None = None
         self.callbacks: list[Callable[[], None]] = []
 
     @property
-    def records(self) -> Iterable[tuple[int, bytes]]:
-        """PREPARED records needed after a restart, with their payloads; b"" = read the record."""
-        if self.record:
-            yield self.record, self.payload
-        for part in self.parts:
-            yield part.record, b""
+    def records(self) -> list[int]:
+        """PREPARED records needed after a restart: that of the transaction, if any, then its
+        parts.
+        """
+        parts = [part.record for part in self.parts]
+        return [self.record, *parts] if self.record else parts
 
     def destination_names(self) -> tuple[frozenset[str], frozenset[str]]:
         """Return the names of the destinations it sends to, and of those it acknowledges from."""
@@ -339,11 +336,11 @@ class Transactions:
     def record_prepared(self, transaction: Transaction, prepared: PreparedTransaction) -> None:
         """Write the PREPARED record of the transaction."""
         transaction.state = TransactionState.PREPARED
-        transaction.payload = encode(prepared)
-        transaction.record = self._append_prepared(transaction.payload)
+        transaction.record = self._append_prepared(prepared)
 
-    def _append_prepared(self, payload: bytes, last: bool = True) -> int:
+    def _append_prepared(self, prepared: PreparedTransaction, last: bool = True) -> int:
         core = self._core
+        payload = encode(prepared)
         return core.journal.append_entry(
             RecordType.TRANSACTION_PREPARED, payload, core.clock.wall, references=1, last=last
         )
@@ -356,15 +353,13 @@ class Transactions:
         """
         previous_record = transaction.record
         parts = [part.record for part in transaction.parts]
-        transaction.payload = encode(PreparedTransaction(b"", [], [], parts=parts, decided=True))
-        transaction.record = self._append_prepared(transaction.payload, last=not previous_record)
+        decision = PreparedTransaction(b"", [], [], parts=parts, decided=True)
+        transaction.record = self._append_prepared(decision, last=not previous_record)
         if not previous_record:
             return transaction.record
         return self.resolve(transaction, previous_record, True)
 
-    def adopt(
-        self, record: int, payload: bytes, xid: bytes, created: int, owner: str
-    ) -> Transaction:
+    def adopt(self, record: int, xid: bytes, created: int, owner: str) -> Transaction:
         """Recover a transaction from its PREPARED record.
 
         `adopt_part` adds its sends and acks. A transaction without an xid must be ended
@@ -374,7 +369,6 @@ class Transactions:
         transaction.state = TransactionState.PREPARED
         transaction.xid = xid
         transaction.record = record
-        transaction.payload = payload
         if xid:
             self.prepared[xid] = transaction
         return transaction
@@ -522,7 +516,7 @@ class Transactions:
             )
         sequence = 0
         # parts are resolved after the record that refers to them
-        for record, _ in transaction.records:
+        for record in transaction.records:
             sequence = self.resolve(transaction, record, False)
         acked_deliveries: dict[Subscription, list[Delivery]] = {}
         for delivery in transaction.acks:
@@ -553,7 +547,6 @@ class Transactions:
         transaction.acks.clear()
         transaction.destinations.clear()
         transaction.parts.clear()
-        transaction.payload = b""  # a remaining reference must not keep its bodies
         on_end, transaction.on_end = transaction.on_end, None
         if on_end is not None:
             on_end(committed)
@@ -644,9 +637,8 @@ class Transactions:
                     break
                 acked_deliveries.append(ack)
                 deliveries += 1
-            record = self._append_prepared(
-                encode(PreparedTransaction(b"", messages, stored_acks(acked_deliveries)))
-            )
+            part = PreparedTransaction(b"", messages, stored_acks(acked_deliveries))
+            record = self._append_prepared(part)
             transaction.parts.append(CommitPart(record, len(messages), len(acked_deliveries)))
             remaining -= len(messages) + len(acked_deliveries)
             if remaining:
