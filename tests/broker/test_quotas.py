@@ -131,6 +131,21 @@ def test_quota_survives_restart(disk: DiskBroker, snapshot: bool) -> None:
     assert disk.broker.destinations[queue("used")].automatic
 
 
+def test_quota_includes_destination_with_prepared_messages_only(disk: DiskBroker) -> None:
+    """After a restart it exists only because a prepared transaction sends to it."""
+    address = queue("prepared")
+    destination = disk.broker.destinations.resolve(address, creator="ann")
+    disk.broker.destinations.assign_number(destination)
+    transactions = disk.broker.transactions
+    transaction = transactions.begin()
+    transactions.publish(transaction, destination, Message(address, b"x"))
+    transactions.prepare(transaction, b"xid")
+    disk.sync()
+    disk.crash()
+    assert disk.broker.destinations[address].creator == "ann"
+    assert disk.broker.destinations.created == {"ann": 1}
+
+
 @pytest.mark.parametrize("snapshot", [False, True])
 def test_durable_subscriptions_of_user_are_limited(disk: DiskBroker, snapshot: bool) -> None:
     disk.broker.core.settings = settings = EngineSettings(max_subscriptions_per_user=2)

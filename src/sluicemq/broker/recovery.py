@@ -48,7 +48,7 @@ from sluicemq.broker.subscription import requeue_in_place
 from sluicemq.journal import FileJournal
 from sluicemq.journal.format import Cause, RecordType, decode_deliveries
 from sluicemq.journal.recovery import LiveRow, Recovery
-from sluicemq.model.destination import Address, Kind
+from sluicemq.model.destination import Address, Kind, is_temporary
 from sluicemq.model.errors import ConfigurationError, SelectorError
 from sluicemq.model.message import Message
 
@@ -371,11 +371,17 @@ class _Recovery:
         settings = self.declared.get(address)
         if settings is not None and settings.temporary:
             return None
-        destination = broker.destinations.find(address) or self._recover_destination(
-            address, settings, row.time
-        )
+        destination = self._resolve(address, row.time)
         destination.set_number(row.destination)
         return destination
+
+    def _resolve(self, address: Address, created: int = 0) -> Destination:
+        """Return the destination, recovering it if needed; `created` as in
+        `_recover_destination`.
+        """
+        return self.broker.destinations.find(address) or self._recover_destination(
+            address, self.declared.get(address), created
+        )
 
     def _discard_orphans(self) -> None:
         """Journal the end of messages without a subscription, and forget temporary destinations."""
@@ -400,9 +406,7 @@ class _Recovery:
                     f"the durable subscription {name} of topic {address.name} has a selector "
                     f"that this version does not understand: {error}"
                 ) from None
-        topic = broker.destinations.find(address) or self._recover_destination(
-            address, self.declared.get(address)
-        )
+        topic = self._resolve(address)
         subscription = Subscription(
             broker.core,
             topic,
@@ -530,9 +534,7 @@ class _Recovery:
                 prepared_part = self.prepared.get(part)
                 if prepared_part is None:
                     continue  # the part has been applied
-                sends = prepared_part.sends
-                if prepared.decided:
-                    sends = [send for send in sends if send.durability.survives]
+                sends = list(self._sends(part, prepared.decided))
                 deliveries = [
                     delivery
                     for subscription, sequences in prepared_part.acks
@@ -544,6 +546,18 @@ class _Recovery:
                 transactions.finish(transaction)
             elif not prepared.xid:
                 transactions.rollback(transaction)
+
+    def _sends(self, record: int, decided: bool) -> Iterator[tuple[Destination, Message]]:
+        """Yield the messages of a PREPARED record with their destinations.
+
+        Messages to temporary destinations, which were deleted with their connections, are left
+        out; so are those that do not survive a restart if their commit was `decided` before it.
+        """
+        for send in self.prepared[record].sends:
+            message = send.message(record)
+            is_lost = decided and not message.durability.survives
+            if not is_lost and not is_temporary(message.destination.name):
+                yield self._resolve(message.destination), message
 
 
 class OfflineImport:

@@ -59,7 +59,6 @@ from sluicemq.broker.subscription import (
 )
 from sluicemq.journal.format import Cause, RecordType
 from sluicemq.journal.space import ignore
-from sluicemq.model.destination import is_temporary
 from sluicemq.model.errors import LimitExceeded, TransactionEnded, TransactionError
 from sluicemq.model.message import Message
 
@@ -377,32 +376,21 @@ class Transactions:
         self,
         transaction: Transaction,
         record: int,
-        sends: list[PreparedMessage],
+        sends: list[tuple[Destination, Message]],
         deliveries: list[Delivery],
     ) -> None:
         """Add the sends and acks of a PREPARED record to a recovered transaction.
 
         The record is that of the transaction itself or, before it, those of its parts in order.
-        `deliveries` are the acknowledged ones. Messages to temporary destinations, which were
-        deleted with their connections, are dropped.
+        `deliveries` are the acknowledged ones.
         """
-        previous_count = len(transaction.sends)
-        for send in sends:
-            message = send.message(record)
-            address = message.destination
-            if is_temporary(address.name):
-                continue
-            destination = self._destinations.find(address) or self._destinations.create(
-                address, self._core.settings.default_destination, None, True
-            )
+        for destination, message in sends:
             self._add(transaction, destination, message)
         transaction.acks.update(dict.fromkeys(deliveries))
         for delivery in deliveries:
             delivery.subscription.acked_in_transactions[delivery.sequence] = delivery
         if record != transaction.record:
-            transaction.parts.append(
-                CommitPart(record, len(transaction.sends) - previous_count, len(deliveries))
-            )
+            transaction.parts.append(CommitPart(record, len(sends), len(deliveries)))
 
     def finish(self, transaction: Transaction) -> None:
         """Complete a commit that was decided before the restart."""
