@@ -32,6 +32,7 @@ from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from sluicemq.broker.codec import BatchPart, WriterState, encode
@@ -213,15 +214,12 @@ class Batches:
             if queue is not None:
                 message = self._publisher.redirect(message, destination, queue)
                 destination = queue
-            if message.durability:
-                # numbering appends records of its own, which must not become part of the unit
-                self._destinations.assign_number(destination)
             publications.append((destination, message))
-        for destination, message in publications:
-            self._publisher.accept(destination, message, last=False)
         wall = self._core.clock.wall
-        sequence = self._core.journal.append_entry(RecordType.BATCH_PART, encode(part), wall)
-        self._publisher.make_unit_visible()
+        append_part = partial(
+            self._core.journal.append_entry, RecordType.BATCH_PART, encode(part), wall
+        )
+        sequence = self._publisher.publish_unit(publications, append_last=append_part)
         self.record_part(part, wall, sequence)
         return BatchAnswer(False, sequence)
 

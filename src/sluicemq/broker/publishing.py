@@ -7,7 +7,7 @@ the fdatasync that contains it: until then the message is *staged*.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from sluicemq.broker.destinations import Destinations
@@ -15,7 +15,7 @@ from sluicemq.broker.dispatch import add
 from sluicemq.broker.fan_out import fan_out, reserve
 from sluicemq.broker.pending.entry import READY, RECORDED, SCHEDULED, UNJOURNALED
 from sluicemq.broker.state import Core, Delivery, Destination, Parked, Subscription
-from sluicemq.broker.subscription import end_unjournaled, journal_completion, owner_of_end
+from sluicemq.broker.subscription import end_unjournaled, journal_completion, prepare_completion
 from sluicemq.journal.format import Cause
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Overflow
@@ -135,9 +135,8 @@ class Publisher:
     ) -> None:
         """Accept a message without checking limits; `last` ends the journal unit.
 
-        A message of a unit of several becomes visible only in `make_unit_visible`: making it
-        visible may drop another message, whose record would end the unit too early. The message
-        goes to every matching subscription, or only to `chosen`, a subscription of the topic.
+        The message goes to every matching subscription, or only to `chosen`, a subscription of the
+        topic.
         """
         observer = self._core.observer
         is_traced = observer is not None and observer.accepted(destination, message)
@@ -180,7 +179,49 @@ class Publisher:
         if observer is not None and is_traced:
             observer.visible(message)
 
-    def make_unit_visible(self) -> None:
+    def publish_unit(
+        self,
+        publications: list[tuple[Destination, Message]],
+        deliveries: Sequence[Delivery] = (),
+        cause: Cause = Cause.ACKNOWLEDGED,
+        *,
+        append_last: Callable[[], int] | None = None,
+        chosen: Subscription | None = None,
+    ) -> int:
+        """Publish messages, without checking limits, and end deliveries in one journal unit.
+
+        `append_last` appends the last record of the unit and returns its sequence; `chosen` as in
+        `accept`. Return the sequence to pass to `when_durable` (0 = none).
+
+        The messages become visible when the unit is complete: making one visible may drop another
+        message, whose record would end the unit too early.
+        """
+        for destination, message in publications:
+            if message.durability:
+                # numbering appends records of its own, which must not become part of the unit
+                self._destinations.assign_number(destination)
+        completions = prepare_completion(self._core, deliveries)
+        journaled_messages = sum(1 for _, message in publications if message.durability)
+        remaining = journaled_messages + len(completions) + (append_last is not None)
+        sequence = 0
+        for destination, message in publications:
+            if message.durability:
+                remaining -= 1
+                self.accept(destination, message, last=remaining == 0, chosen=chosen)
+                sequence = message.sequence
+            else:
+                self.accept(destination, message, last=False, chosen=chosen)
+        for subscription, sequences in completions.items():
+            remaining -= 1
+            sequence = journal_completion(subscription, cause, sequences, remaining == 0)
+        if append_last is not None:
+            sequence = append_last()
+        self._make_unit_visible()
+        for delivery in deliveries:
+            end_unjournaled(delivery, cause)
+        return sequence
+
+    def _make_unit_visible(self) -> None:
         """Make the messages accepted in the completed journal unit visible."""
         unit, self._unit = self._unit, []
         for message, destination, targets in unit:
@@ -386,21 +427,10 @@ class Publisher:
 
         Return the sequence to pass to `when_durable` (0 = none).
         """
-        owner = owner_of_end(delivery)
         if not delivery.journaled:
             message.durability = Durability.NONE
         message.destination = target.address
-        if message.durability and not target.number:
-            self._destinations.assign_number(target)
-        if owner is not None:
-            self._core.event_recorder.write()
-        self.accept(target, message, owner is None, chosen)
-        sequence = message.sequence if message.durability else 0
-        if owner is not None:
-            sequence = journal_completion(owner, cause, [delivery.sequence])
-            self.make_unit_visible()
-        end_unjournaled(delivery, cause)
-        return sequence
+        return self.publish_unit([(target, message)], [delivery], cause, chosen=chosen)
 
 
 class GroupCommit:

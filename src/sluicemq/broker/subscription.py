@@ -15,7 +15,7 @@ unacked messages to the pending queues, and attachment.py adds and removes consu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
 from typing import Final
@@ -277,14 +277,14 @@ def end_all(subscription: Subscription, deliveries: list[Delivery], cause: Cause
     return record
 
 
-def prepare_completion(core: Core, deliveries: list[Delivery]) -> dict[Subscription, list[int]]:
-    """Return the sequences of the deliveries whose end is journaled, by their `owner_of_end`.
+def prepare_completion(core: Core, deliveries: Iterable[Delivery]) -> dict[Subscription, list[int]]:
+    """Return the sequences of the deliveries whose end is journaled, by their `_owner_of_end`.
 
     The caller journals their end and ends them; the deliveries recorded so far are journaled first.
     """
     sequences: dict[Subscription, list[int]] = {}
     for delivery in deliveries:
-        owner = owner_of_end(delivery)
+        owner = _owner_of_end(delivery)
         if owner is not None:
             sequences.setdefault(owner, []).append(delivery.sequence)
     if sequences:
@@ -292,7 +292,7 @@ def prepare_completion(core: Core, deliveries: list[Delivery]) -> dict[Subscript
     return sequences
 
 
-def owner_of_end(delivery: Delivery) -> Subscription | None:
+def _owner_of_end(delivery: Delivery) -> Subscription | None:
     """Return the subscription under whose number the end of a delivery is journaled, or None.
 
     The end of the last SHARED delivery of a message is that of its topic's group. This counts the
@@ -307,7 +307,9 @@ def owner_of_end(delivery: Delivery) -> Subscription | None:
 
 
 def end_unjournaled(delivery: Delivery, cause: Cause) -> None:
-    """End a delivery without journaling it, because the caller does if needed (`owner_of_end`)."""
+    """End a delivery without journaling it, because the caller does if needed
+    (`prepare_completion`).
+    """
     subscription = delivery.subscription
     sequence = delivery.sequence
     if delivery.state == SCHEDULED:

@@ -50,14 +50,8 @@ from sluicemq.broker.pending.entry import RECORDED, SHARED
 from sluicemq.broker.publishing import GroupCommit, Publisher
 from sluicemq.broker.redelivery import requeue_unacked, restore_unacked
 from sluicemq.broker.state import Consumer, Core, Delivery, Destination, Subscription
-from sluicemq.broker.subscription import (
-    end_unjournaled,
-    journal_completion,
-    mark_window_available,
-    prepare_completion,
-    remove_drained_consumer,
-)
-from sluicemq.journal.format import Cause, RecordType
+from sluicemq.broker.subscription import mark_window_available, remove_drained_consumer
+from sluicemq.journal.format import RecordType
 from sluicemq.journal.space import ignore
 from sluicemq.model.errors import LimitExceeded, TransactionEnded, TransactionError
 from sluicemq.model.message import Message
@@ -452,42 +446,20 @@ class Transactions:
             transaction.bytes -= size
             self._core.memory -= size
             destination = transaction.destinations[original]
-            if destination.removed:
-                continue
-            if message.durability:
-                # numbering appends records of its own, which must not become part of the unit
-                self._destinations.assign_number(destination)
-            publications.append((destination, message))
+            if not destination.removed:
+                publications.append((destination, message))
         deliveries = [transaction.acks.popitem(last=False)[0] for _ in range(acks)]
-        acked_sequences = prepare_completion(self._core, deliveries)
-        remaining = (
-            sum(1 for _, message in publications if message.durability)
-            + len(acked_sequences)
-            + bool(record)
+        sequence = self._publisher.publish_unit(
+            publications,
+            deliveries,
+            append_last=partial(self.resolve, transaction, record, True) if record else None,
         )
-        sequence = 0
-        for destination, message in publications:
-            if message.durability:
-                remaining -= 1
-                self._publisher.accept(destination, message, last=remaining == 0)
-                sequence = message.sequence
-            else:
-                self._publisher.accept(destination, message, last=False)
-        for subscription, sequences in acked_sequences.items():
-            remaining -= 1
-            sequence = journal_completion(
-                subscription, Cause.ACKNOWLEDGED, sequences, remaining == 0
-            )
-        if record:
-            sequence = self.resolve(transaction, record, True)
-        self._publisher.make_unit_visible()
         for delivery in deliveries:
             subscription = delivery.subscription
             del subscription.acked_in_transactions[delivery.sequence]
             subscription.unacked -= 1
             subscription.unacked_bytes -= delivery.size
             subscription.destination.statistics.acknowledged += 1
-            end_unjournaled(delivery, Cause.ACKNOWLEDGED)
         return sequence
 
     def rollback(self, transaction: Transaction) -> int:
