@@ -28,7 +28,7 @@ some of them gets them by a scan (`transfer_retained`).
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
+from collections.abc import Iterator
 
 from sluicemq.broker.dispatch import add
 from sluicemq.broker.pending.cursor import Cursor
@@ -145,18 +145,17 @@ def transfer_retained(subscription: Subscription) -> None:
     retained ones that are still to be transferred.
     """
     queue = subscription.destination.queue
-    cursor = Cursor(queue.all_ready, queue.core.journal.next_sequence())
+    cursor = queue.cursor(queue.core.journal.next_sequence())
     scheduled = deque(queue.scheduled.values())
-    queue.core.scans.begin(partial(_transfer_slice, subscription, queue, cursor, scheduled))
+    queue.core.scans.begin_steps(_transfer(subscription, queue, cursor, scheduled))
 
 
-def _transfer_slice(
+def _transfer(
     subscription: Subscription,
     queue: Subscription,
     cursor: Cursor[Delivery],
     scheduled: deque[Delivery],
-) -> None:
-    scans = queue.core.scans
+) -> Iterator[None]:
     while not subscription.closed and not queue.closed and queue.destination.queue is queue:
         if cursor.priority >= 0:
             for delivery in cursor.examine(1):
@@ -167,11 +166,7 @@ def _transfer_slice(
                 _transfer_accepted(subscription, delivery, ready=False)
         else:
             break
-        if scans.is_time_up():
-            scans.schedule(partial(_transfer_slice, subscription, queue, cursor, scheduled))
-            break
-    if not subscription.closed:
-        queue.core.dispatchable[subscription] = None
+        yield
 
 
 def _transfer_accepted(subscription: Subscription, delivery: Delivery, *, ready: bool) -> None:

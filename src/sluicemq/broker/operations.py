@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -310,17 +309,15 @@ class Operations:
         """
         until = self._core.journal.next_sequence()
         slices = _slices(destination.all_subscriptions, until, unacked)
-        self._core.scans.begin(partial(self._purge, slices, 0, callback))
+        self._core.scans.begin_steps(self._purge(slices, callback))
 
-    def _purge(self, slices: Iterator[Slice], count: int, callback: Callable[[int], None]) -> None:
-        scans = self._core.scans
+    def _purge(self, slices: Iterator[Slice], callback: Callable[[int], None]) -> Iterator[None]:
+        count = 0
         for subscription, deliveries in slices:
             if deliveries and not subscription.closed:
                 self.delete(subscription, deliveries)
                 count += len(deliveries)
-            if scans.is_time_up():
-                scans.schedule(partial(self._purge, slices, count, callback))
-                return
+            yield
         callback(count)
 
 

@@ -17,7 +17,8 @@ calls `is_time_up`, so each slice makes progress.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Final, Generic
@@ -214,6 +215,16 @@ class Scans:
             self.schedule(step)
         else:
             step()
+
+    def begin_steps(self, steps: Iterator[object]) -> None:
+        """Run a scan that yields after each of its steps, in slices; it begins as `begin`."""
+        self.begin(partial(self._run_slice, steps))
+
+    def _run_slice(self, steps: Iterator[object]) -> None:
+        for _ in steps:
+            if self.is_time_up():
+                self.schedule(partial(self._run_slice, steps))
+                break
 
     def schedule(self, step: Callable[[], object], *, outside: bool = False) -> None:
         """Call `step` in a later flush, in order of scheduling.

@@ -16,7 +16,6 @@ unacked messages to the pending queues, and attachment.py adds and removes consu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from itertools import chain, islice
 from typing import Final
 
@@ -458,15 +457,12 @@ def discard_waiting(subscription: Subscription) -> None:
     subscription.refused.clear()
     scheduled = list(subscription.scheduled.values())
     waiting = chain(iter(subscription.all_ready.take, None), scheduled)
-    subscription.core.scans.begin(partial(_discard_slice, subscription, waiting))
+    subscription.core.scans.begin_steps(_discard(subscription, waiting))
 
 
-def _discard_slice(subscription: Subscription, waiting: Iterator[Delivery]) -> None:
-    scans = subscription.core.scans
+def _discard(subscription: Subscription, waiting: Iterator[Delivery]) -> Iterator[None]:
     while deliveries := list(islice(waiting, DISCARDED_TOGETHER)):
         for delivery in deliveries:
             withdraw(delivery)
         end_all(subscription, deliveries, Cause.DISCARDED)
-        if scans.is_time_up():
-            scans.schedule(partial(_discard_slice, subscription, waiting))
-            return
+        yield
