@@ -537,7 +537,7 @@ class Broker:
         """Return deliveries to their original positions (None = all held); see
         redelivery.release.
         """
-        redelivery.release(consumer, sequences, attempted, ignore_max_attempts)
+        redelivery.release(consumer, sequences, attempted, ignore_max_attempts=ignore_max_attempts)
 
     def decline(self, consumer: Consumer, sequences: Iterable[int], kind: str, reason: str) -> None:
         """Return deliveries that the consumer, attached without a selector, cannot process.
@@ -554,9 +554,9 @@ class Broker:
         timeout.
 
         The engine does not watch the acknowledgement timeout of such a consumer; see
-        redelivery.time_out.
+        redelivery.release.
         """
-        redelivery.time_out(consumer, sequences)
+        redelivery.release(consumer, sequences, timed_out=True)
 
     def requeue(self, subscription: Subscription, sequence: int, expiration: int) -> bool:
         """Move a delivered message to the tail, with a new expiration in wall ms (0 = never)."""

@@ -220,7 +220,7 @@ class Operations:
         _expect_no_transaction(delivery)
         if delivery.state == UNACKED:
             assert delivery.consumer is not None
-            release(delivery.consumer, [delivery.sequence], True, True)
+            release(delivery.consumer, [delivery.sequence], ignore_max_attempts=True)
         elif delivery.state == SCHEDULED:
             scheduled = self._deliver_at(delivery, self._core.read_head(delivery))
             if scheduled and delivery.journaled == RECORDED:

@@ -22,19 +22,23 @@ from sluicemq.broker.subscription import (
     requeue_in_place,
 )
 from sluicemq.journal.format import Cause, RecordType
+from sluicemq.model.destination import DestinationSettings
 
 
 def release(
     consumer: Consumer,
     sequences: Iterable[int] | None = None,
     attempted: bool = True,
+    *,
     ignore_max_attempts: bool = False,
+    timed_out: bool = False,
 ) -> None:
     """Return deliveries to their original positions; None = all that the consumer holds.
 
-    With `attempted` False the delivery counts no attempt: it was prefetched and not processed. With
-    `ignore_max_attempts` it counts, but even the last attempt does not lead to the dead-letter
-    queue.
+    Sequences that the consumer does not hold are ignored. With `attempted` False the delivery
+    counts no attempt: it was prefetched and not processed. With `ignore_max_attempts` it counts,
+    but even the last attempt does not lead to the dead-letter queue. A delivery that `timed_out`
+    is redelivered after its delay.
     """
     unacked = consumer.unacked
     if sequences is None:
@@ -42,51 +46,56 @@ def release(
         unacked.clear()
     else:
         deliveries = [unacked.pop(sequence) for sequence in sequences if sequence in unacked]
-    if deliveries:
-        _requeue_and_refill(consumer, deliveries, attempted, 0, ignore_max_attempts)
-
-
-def time_out(consumer: Consumer, sequences: Iterable[int]) -> None:
-    """Return deliveries that were not acknowledged in time; each is redelivered after its delay.
-
-    Sequences that the consumer does not hold are ignored.
-    """
-    settings = consumer.subscription.destination.settings
-    for sequence in sequences:
-        delivery = consumer.unacked.pop(sequence, None)
-        if delivery is None:
-            continue
-        delay_ms = 0
-        if settings.retry_delay:
-            delay_ms = settings.retry_delay << min(delivery.attempts - 1, 40)
-            delay_ms = min(delay_ms, settings.retry_delay_max or delay_ms)
-        _requeue_and_refill(consumer, [delivery], True, delay_ms)
+    _requeue_and_refill(
+        consumer,
+        deliveries,
+        attempted,
+        ignore_max_attempts=ignore_max_attempts,
+        timed_out=timed_out,
+    )
 
 
 def _requeue_and_refill(
     consumer: Consumer,
     deliveries: list[Delivery],
     attempted: bool,
-    delay_ms: int,
+    *,
     ignore_max_attempts: bool = False,
+    timed_out: bool = False,
 ) -> None:
+    if not deliveries:
+        return
     remove_drained_consumer(consumer)
-    requeue_unacked(consumer.subscription, deliveries, attempted, delay_ms, ignore_max_attempts)
+    requeue_unacked(
+        consumer.subscription,
+        deliveries,
+        attempted,
+        ignore_max_attempts=ignore_max_attempts,
+        timed_out=timed_out,
+    )
     window = consumer.window
     if window.refill:
         window.credit += len(deliveries)
         mark_window_available(window)
 
 
+def _retry_delay(settings: DestinationSettings, attempts: int) -> int:
+    """Return the ms until a message that was not acknowledged in time is delivered again."""
+    delay_ms = settings.retry_delay << min(attempts - 1, 40)
+    return min(delay_ms, settings.retry_delay_max or delay_ms)
+
+
 def requeue_unacked(
     subscription: Subscription,
     returned: list[Delivery],
     attempted: bool,
-    delay_ms: int = 0,
+    *,
     ignore_max_attempts: bool = False,
+    timed_out: bool = False,
 ) -> None:
-    """Make unacked deliveries removed from their consumer ready, delayed by `delay_ms`, expired or
-    dead-lettered.
+    """Make unacked deliveries removed from their consumer ready, expired or dead-lettered.
+
+    With `timed_out` those that are to be delivered again are delayed (`retry_delay`).
     """
     for delivery in returned:
         subscription.unacked -= 1
@@ -96,7 +105,8 @@ def requeue_unacked(
         return
     core = subscription.core
     now = core.clock.steady
-    limit = subscription.destination.settings.max_attempts
+    settings = subscription.destination.settings
+    limit = settings.max_attempts
     counts: list[tuple[int, int]] = []
     for delivery in returned:
         delivery.consumer = None
@@ -116,6 +126,7 @@ def requeue_unacked(
         subscription.waiting_bytes += delivery.size
         if delivery.expires:
             core.wheel.add(delivery, now)  # it is not there yet if it was dispatched on arrival
+        delay_ms = _retry_delay(settings, delivery.attempts) if timed_out else 0
         if delay_ms:
             if delivery.attempts:
                 subscription.requeued[delivery.sequence] = delivery
@@ -160,8 +171,7 @@ def start_next_attempt(
     _journal_attempts(subscription, counts)
     if new_deliveries:
         record_deliveries(subscription, new_deliveries)
-    if ended_deliveries:
-        _requeue_and_refill(consumer, ended_deliveries, attempted, 0)
+    _requeue_and_refill(consumer, ended_deliveries, attempted)
     if new_deliveries and consumer.ack_timeout and not consumer.has_ack_timer:
         start_ack_timer(consumer)
     return new_deliveries
@@ -222,7 +232,7 @@ def _check_acks(consumer: Consumer) -> None:
         if delivery.delivered + consumer.ack_timeout > now:
             break
         sequences.append(delivery.sequence)
-    time_out(consumer, sequences)
+    release(consumer, sequences, timed_out=True)
     for delivery in islice(consumer.unacked.values(), 1):
         consumer.has_ack_timer = True
         core.timers.add(delivery.delivered + consumer.ack_timeout, _check_acks, consumer)
