@@ -87,6 +87,16 @@ class BackupCancelled(JournalError):
     """The caller cancelled the backup."""
 
 
+class SegmentExtent(NamedTuple):
+    """A segment to copy, named by its first sequence number: its first `size` bytes. `sealed`: with
+    index and trailer, so that it no longer changes; `previous`: the segment before it, or 0."""
+
+    first: int
+    size: int
+    sealed: bool
+    previous: int
+
+
 class CopyThrottle:
     """Progress reporter of a copy that also renews the slot's lease and limits the rate."""
 
@@ -156,11 +166,9 @@ class BackupCopy:
         self.copied += len(data)
         return File(path=path, bytes=len(data), sha256=sha256(data).hexdigest())
 
-    def copy_segment(self, first: int, size: int, sealed: bool) -> File:
-        """Copy or link the first `size` bytes of a segment and return its manifest entry.
-
-        `sealed` means that the segment is complete and no longer changes.
-        """
+    def copy_segment(self, segment: SegmentExtent) -> File:
+        """Copy or link a segment and return its manifest entry."""
+        first, size, sealed, _ = segment
         source = segment_path(self._journal, first)
         path = f"{JOURNAL_NAME}/{source.name}"
         with source.open("rb", buffering=0) as file:
@@ -267,14 +275,14 @@ def create(
     if identity is None:
         raise JournalError(f"there is no journal in {journal}")
     earlier_files = _files_of_backup(identity, previous) if previous is not None else {}
-    slots = Slots(journal, NO_LIMIT)
+    slots = Slots(journal)
     name = f"{SLOT_PREFIX}{os.getpid()}-{token_hex(4)}"
     _delete_expired(slots)
     _create_target(target)
     slots.create(name, 0, NO_LIMIT, LEASE_MS)
     try:
         snapshot, end, segments = _plan(journal, identity)
-        total = sum(size for _, size, _ in segments)
+        total = sum(segment.size for segment in segments)
         throttle = CopyThrottle(total, rate, slots, name, on_progress, cancelled)
         target_journal = target / JOURNAL_NAME
         target_journal.mkdir(mode=0o700)
@@ -286,15 +294,15 @@ def create(
         if snapshot is not None:
             path = snapshot_path(target_journal, snapshot.position)
             files.append(copy.write_file(str(path.relative_to(target)), encode_snapshot(snapshot)))
-        missing = []
-        for first, size, sealed in segments:
+        copied = []
+        for segment in segments:
             try:
-                files.append(copy.copy_segment(first, size, sealed))
+                files.append(copy.copy_segment(segment))
+                copied.append(segment)
             except FileNotFoundError:
-                if segment_path(journal, first).exists():
+                if segment_path(journal, segment.first).exists():
                     raise  # the target has been removed
-                missing.append(first)
-        segments = _without_removed(journal, snapshot, end, segments, missing)
+        _check_complete(journal, snapshot, end, copied)
         for extra_name, data in (extras or {}).items():
             files.append(copy.write_file(extra_name, data))
         slots.renew(name, LEASE_MS)  # success proves that the slot kept all segments until now
@@ -310,7 +318,7 @@ def create(
         release=__version__,
         created=now_ms(),
         identity=identity.hex(),
-        first_sequence=segments[0][0] if segments else end.sequence,
+        first_sequence=copied[0].first,
         last_sequence=end.sequence,
         segment=end.segment,
         offset=end.offset,
@@ -360,54 +368,35 @@ def _create_target(target: Path) -> None:
 
 def _plan(
     journal: Path, identity: bytes
-) -> tuple[Snapshot | None, DurableEnd, list[tuple[int, int, bool]]]:
-    """Return the snapshot, the end, and the segments to copy, of each its first sequence number,
-    bytes, and whether it is sealed.
-    """
+) -> tuple[Snapshot | None, DurableEnd, list[SegmentExtent]]:
+    """Return the snapshot, the end, and the segments to copy."""
     snapshot = newest_snapshot(journal)
     end = _wait_for_end(journal, snapshot.position if snapshot is not None else 0)
-    position = snapshot.state_position if snapshot is not None else 0
     first_sequences = [first for first in list_segments(journal) if first <= end.segment]
-    segments: list[tuple[int, int, bool]] = []
-    predecessor: int | None = None
+    segments: list[SegmentExtent] = []
     for first, following in zip_longest(first_sequences, first_sequences[1:]):
-        try:
-            size, sealed, previous = _extent(journal, identity, first, following, end)
-        except FileNotFoundError:
-            predecessor = None
-            continue  # removed by a snapshot before the one copied
-        if predecessor is not None and previous != predecessor and first > position:
-            path = segment_path(journal, first)
-            raise DamagedFile(path, 16, f"the segment before it, {previous:020d}, is missing")
-        predecessor = first
-        segments.append((first, size, sealed))
-    if snapshot is not None:
-        check_segments(snapshot, journal, {first for first, _, _ in segments}, end.segment)
+        with suppress(FileNotFoundError):  # its removal was due before the slot existed
+            segments.append(_extent(journal, identity, first, following, end))
+    _check_complete(journal, snapshot, end, segments)
     return snapshot, end, segments
 
 
-def _without_removed(
-    journal: Path,
-    snapshot: Snapshot | None,
-    end: DurableEnd,
-    segments: list[tuple[int, int, bool]],
-    missing: list[int],
-) -> list[tuple[int, int, bool]]:
-    """Return the segments without those that have been removed since they were listed.
-
-    The broker may have decided before the slot existed that they are not needed. Raises
-    JournalDamaged if the snapshot needs one.
-    """
-    first_sequences = [first for first, _, _ in segments]
+def _check_complete(
+    journal: Path, snapshot: Snapshot | None, end: DurableEnd, segments: list[SegmentExtent]
+) -> None:
+    """Raise JournalDamaged if the segments lack one that the snapshot needs, or that has records
+    after its broker state."""
     position = snapshot.state_position if snapshot is not None else 0
-    ends = [*first_sequences[1:], end.sequence + 1]
-    for first, following in zip(first_sequences, ends, strict=True):
-        if first in missing and following > position:
-            raise DamagedFile(segment_path(journal, first), 0, "the segment is missing")
-    copied = [segment for segment in segments if segment[0] not in missing]
+    previous = 0
+    for segment in segments:
+        if segment.previous not in (0, previous) and segment.first > position:
+            text = f"the segment before it, {segment.previous:020d}, is missing"
+            raise DamagedFile(segment_path(journal, segment.first), 16, text)
+        previous = segment.first
+    if previous != end.segment:
+        raise DamagedFile(segment_path(journal, end.segment), 0, "the newest segment is missing")
     if snapshot is not None:
-        check_segments(snapshot, journal, {first for first, _, _ in copied}, end.segment)
-    return copied
+        check_segments(snapshot, journal, {segment.first for segment in segments}, end.segment)
 
 
 def _wait_for_end(journal: Path, position: int) -> DurableEnd:
@@ -478,17 +467,17 @@ def _find_end(journal: Path, durable: DurableEnd | None) -> DurableEnd | None:
 
 def _extent(
     journal: Path, identity: bytes, first: int, following: int | None, end: DurableEnd
-) -> tuple[int, bool, int]:
-    """Return bytes to copy, whether that is a whole sealed segment, and the previous segment."""
+) -> SegmentExtent:
+    """Return the part of a segment to copy. Raises FileNotFoundError, JournalDamaged."""
     view = open_segment(journal, first, following)
     path, header, size, index = view.path, view.header, view.size, view.index_offset
     view.close()
     if header.identity != identity:
         raise DamagedFile(path, 40, "the segment belongs to another data directory")
     if index and (first < end.segment or end.offset > index):
-        return size, True, header.previous
+        return SegmentExtent(first, size, True, header.previous)
     if first == end.segment:
-        return end.offset, False, header.previous
+        return SegmentExtent(first, end.offset, False, header.previous)
     if not view.end:
         raise DamagedFile(path, size, "the segment is not the last and has no intact end")
-    return view.end, False, header.previous
+    return SegmentExtent(first, view.end, False, header.previous)
