@@ -103,8 +103,9 @@ class Compactor:
         self._on_failure = on_failure
         self._on_warning = on_warning
         self._warned_slots: set[str] = set()
-        self._reported_damage = ""
         """Idle slots about which a warning was issued."""
+        self._reported_damage = ""
+        """Last warning about a damaged slot, which is not repeated."""
         self._capture: Capture | None = None
         self._pending_moves: deque[tuple[LiveSegment, list[int]]] = deque()
         """Segments to empty, each with the numbers of its needed records, the first one last."""

@@ -227,7 +227,7 @@ class Record(NamedTuple):
 
     @property
     def address(self) -> Address:
-        """Address in a DESTINATION or DESTINATION_DELETED record."""
+        """Address in a DESTINATION_CREATED or DESTINATION_DELETED record."""
         return decode_address(self.body)
 
 
@@ -374,14 +374,14 @@ def decode_depth(body: bytes) -> tuple[int, int, int]:
 
 
 def encode_address(address: Address) -> bytes:
-    """Return the body of a DESTINATION record."""
+    """Return the body of a DESTINATION_CREATED or DESTINATION_DELETED record."""
     return bytes([address.kind]) + encode_name(address.name)
 
 
 def decode_address(body: bytes) -> Address:
     """Decode what `encode_address` returns. Raises JournalDamaged."""
     if not body or body[0] not in (Kind.QUEUE, Kind.TOPIC):
-        raise JournalDamaged("a DESTINATION record is of an unknown kind")
+        raise JournalDamaged("the destination in a record is of an unknown kind")
     return Address(Kind(body[0]), decode_name(body[1:]))
 
 

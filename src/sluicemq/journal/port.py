@@ -8,10 +8,10 @@ append assigns a sequence number, `commit` passes the record to the writer, and 
 reports when it is durable. Appends with last=False and the next one with last=True form one unit:
 after a crash either all records of a unit exist or none.
 
-A message or PREPARED record is live: it stays readable until its `references` have been released
-by COMPLETED records, or by RESOLVED for a PREPARED record. `retain` and `release` manage additional
-references that do not survive a restart. All appends raise JournalFailed after the journal has
-failed.
+A message or a TRANSACTION_PREPARED record is live: it stays readable until its `references` have
+been released, by COMPLETED records or by the TRANSACTION_RESOLVED record. `retain` and `release`
+manage additional references that do not survive a restart. All appends raise JournalFailed after
+the journal has failed.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ class Journal(Protocol):
         references: int = 0,
         last: bool = True,
     ) -> int:
-        """Append a record of another type. RESOLVED releases the record `reference`."""
+        """Append a record of another type. TRANSACTION_RESOLVED releases the record `reference`."""
 
     def retain(self, sequence: int, count: int = 1) -> None:
         """Add `count` references to a record. Raises RecordNotFound if it is unknown."""
