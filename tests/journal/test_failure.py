@@ -132,6 +132,21 @@ def test_journal_waits_while_process_has_no_descriptor(
     journal.close()
 
 
+def test_failure_for_lack_of_descriptors_names_their_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = reopen(tmp_path)
+    put(journal)
+    journal.sync()
+    monkeypatch.setattr("sluicemq.journal.files.DESCRIPTOR_SECONDS", 0)
+    replace_os(monkeypatch, FailingDisk("open", 0, error=errno.EMFILE))
+    journal.seal()
+    put(journal)
+    with pytest.raises(JournalFailed, match=r"Too many open files.* Raise the limit"):
+        journal.sync()
+    journal.close()
+
+
 def test_full_disk_at_start_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reopen(tmp_path).close()
     replace_os(monkeypatch, FailingDisk("pwrite", 1, error=errno.ENOSPC))

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from sluicemq.journal.append import Appender, now
 from sluicemq.journal.compaction import Compactor
 from sluicemq.journal.files import (
+    NO_DESCRIPTOR,
     DurableEnd,
     DurableFile,
     inherit_owner,
@@ -389,10 +390,13 @@ class FileJournal(Appender):
         if isinstance(error, JournalError):
             failure: JournalError = error
         else:
+            remedy = "Check the disk and its free space"
+            if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
+                remedy = "Raise the limit of open files (LimitNOFILE of systemd, ulimit -n)"
             failure = JournalFailed(
                 f"writing the journal in {self.directory} failed: {error}. Nothing is "
-                "acknowledged any more. Check the disk and its free space before the next start; "
-                "what was acknowledged so far is safe."
+                f"acknowledged any more. {remedy} before the next start; what was acknowledged so "
+                "far is safe."
             )
         self._append_error = str(failure)
         self._parts = []
