@@ -174,6 +174,28 @@ def test_unacked_limit_holds_after_resume_flow(harness: Harness) -> None:
     assert peer.texts() == ["e"]
 
 
+def test_unacked_limit_does_not_count_messages_of_deleted_queue(harness: Harness) -> None:
+    peer = harness.connect(SessionOptions(max_unacked=2))
+    peer.consume("q", peer.create_session())
+    peer.send("q", *"abc")
+    assert peer.texts() == ["a", "b"]
+    harness.broker.remove(harness.queue("q"), force=True)
+    peer.send("q", "d")
+    assert peer.texts() == ["d"]
+
+
+def test_unacked_limit_does_not_count_messages_of_deleted_topic(harness: Harness) -> None:
+    peer = harness.connect(SessionOptions(max_unacked=2))
+    peer.create("t.a", topic=True)
+    peer.create("t.b", topic=True)
+    peer.consume("t.*", peer.create_session(), topic=True)
+    peer.send("t.a", *"ab", topic=True)
+    assert peer.texts() == ["a", "b"]
+    harness.broker.remove(harness.topic("t.a"), force=True)
+    peer.send("t.b", "c", topic=True)
+    assert peer.texts() == ["c"]
+
+
 def test_message_that_ends_before_it_is_written_is_not_sent(harness: Harness) -> None:
     peer = harness.connect(JMQSize=1)
     peer.send("q", *"abc")

@@ -660,6 +660,7 @@ class JmsConsumer:
                 with suppress(BrokerError):
                     self._attach_to_address()
             self._continue_safe_mode()
+            self.update_flow()  # it may have had the maximum number of unacked messages
 
 
 @dataclass(slots=True, eq=False)
