@@ -100,6 +100,24 @@ def test_short_selector_is_compiled_in_thread_after_scan_deadline(
     assert [status(packet) for packet in peer.receive()] == [200] * 3
 
 
+def test_error_of_selector_compiled_after_scan_deadline_refuses_its_request(
+    harness: ThreadHarness,
+) -> None:
+    peer = harness.connect()
+    session = peer.create_session()
+    harness.scan_time.limit = 1
+    harness.broker.scans.is_time_up()
+    for selector in ("colour =", long_selector()):
+        peer.session.receive(
+            request(peer, H.ADD_CONSUMER, JMQSessionID=session, JMQSelector=selector)
+        )
+    harness.scan_time.limit = 0
+    harness.run_event_loop()
+    for _ in range(2):
+        harness.finish()
+    assert [status(packet) for packet in peer.receive()] == [400, 200]
+
+
 @pytest.mark.parametrize("kind", [H.BROWSE, H.VERIFY_DESTINATION])
 def test_packets_behind_long_selector_wait_for_it(harness: ThreadHarness, kind: int) -> None:
     peer = harness.connect()

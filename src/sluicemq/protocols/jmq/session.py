@@ -395,7 +395,11 @@ class JmqSession:
                 self._continue_later()
             if channel.ended:
                 break
-            if uses_scan_time and self._connection.broker.scans.is_time_up():
+            if (
+                uses_scan_time
+                and channel.held_frames is None
+                and self._connection.broker.scans.is_time_up()
+            ):
                 self._continue_later()
             if channel.held_frames is not None:
                 if remaining := packets[index if repeats_packet else index + 1 :]:
