@@ -6,7 +6,7 @@ import pytest
 
 from sluicemq.model.access import Identity
 from sluicemq.protocols.jmq.packets import PacketType, RejectedRequest, Status
-from sluicemq.protocols.jmq.subscriptions import ClientIds, expand_client_id
+from sluicemq.protocols.jmq.subscriptions import ClientIds, Sender, expand_client_id
 from sluicemq.security.access import Access
 from tests.protocols.jmq.harness import Harness, Peer
 
@@ -36,31 +36,33 @@ IN_B: Way = (True, "b")
     ],
 )
 def test_client_id_of_two_connections(first: Way, second: Way, allowed: bool) -> None:
-    ids = ClientIds()
-    ids.assign(1, "x", ANNA, shared=first[0], namespace=first[1])
+    ids, one, other = ClientIds(), Sender(), Sender()
+    ids.assign(one, "x", ANNA, shared=first[0], namespace=first[1])
     if allowed:
-        ids.assign(2, "x", ANNA, shared=second[0], namespace=second[1])
+        ids.assign(other, "x", ANNA, shared=second[0], namespace=second[1])
     else:
         with pytest.raises(RejectedRequest) as refused:
-            ids.assign(2, "x", ANNA, shared=second[0], namespace=second[1])
+            ids.assign(other, "x", ANNA, shared=second[0], namespace=second[1])
         assert refused.value.status == Status.CONFLICT
-        ids.release(1)
-        ids.assign(2, "x", ANNA, shared=second[0], namespace=second[1])
+        ids.release(one)
+        ids.assign(other, "x", ANNA, shared=second[0], namespace=second[1])
 
 
 def test_connection_has_at_most_one_client_id(harness: Harness) -> None:
-    ids = harness.coordinator.client_ids
-    ids.assign(1, "x", ANNA, shared=False, namespace="")
-    ids.assign(1, "x", ANNA, shared=False, namespace="")
-    ids.assign(1, "y", ANNA, shared=False, namespace="")
-    ids.assign(2, "x", ANNA, shared=False, namespace="")
+    ids, one, other = harness.coordinator.client_ids, Sender(), Sender()
+    ids.assign(one, "x", ANNA, shared=False, namespace="")
+    ids.assign(one, "x", ANNA, shared=False, namespace="")
+    ids.assign(one, "y", ANNA, shared=False, namespace="")
+    ids.assign(other, "x", ANNA, shared=False, namespace="")
     with pytest.raises(RejectedRequest):
-        ids.assign(1, "x", ANNA, shared=False, namespace="")
+        ids.assign(one, "x", ANNA, shared=False, namespace="")
     with pytest.raises(RejectedRequest):
-        ids.assign(2, "y", ANNA, shared=False, namespace="")  # the refused one did not lose its own
-    ids.release(1)
-    ids.release(1)
-    ids.assign(2, "y", ANNA, shared=False, namespace="")
+        ids.assign(
+            other, "y", ANNA, shared=False, namespace=""
+        )  # the refused one did not lose its own
+    ids.release(one)
+    ids.release(one)
+    ids.assign(other, "y", ANNA, shared=False, namespace="")
 
 
 def test_client_id_is_set_and_released(harness: Harness, peer: Peer) -> None:

@@ -45,6 +45,7 @@ from sluicemq.protocols.jmq.packets import (
     Status,
     status_of,
 )
+from sluicemq.protocols.jmq.subscriptions import Sender
 from sluicemq.protocols.jmq.wire import (
     MAX_LINE,
     MAX_PACKET,
@@ -148,29 +149,6 @@ class SearchPending(Exception):
 
     The message is processed again in a later iteration, which continues the search.
     """
-
-
-class Sender:
-    """No-local token of a connection's messages. It equals itself and the connection's client id.
-
-    (Protocol specification, JMQNoLocal.)
-    """
-
-    __slots__ = ("client_id",)
-
-    def __init__(self) -> None:
-        self.client_id = ""
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, str):
-            return bool(self.client_id) and self.client_id == other
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __str__(self) -> str:
-        return self.client_id
 
 
 CompilationResult = CompiledSelector | SelectorError

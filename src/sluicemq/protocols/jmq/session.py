@@ -553,7 +553,7 @@ class JmqSession:
                 self._channel.deny(f"client id {client_id}")
                 raise client_id_in_use_error(client_id)
             client_ids.assign(
-                connection.number,
+                connection.sender,
                 client_id,
                 identity,
                 shared=boolean(packet, "JMQShare"),
@@ -561,9 +561,8 @@ class JmqSession:
             )
             durables.claim(client_id, identity)
         else:
-            client_id = ""
-            client_ids.release(connection.number)
-        connection.sender.client_id = client_id
+            client_ids.release(connection.sender)
+            connection.sender.client_id = ""
         connection.reply(packet)
 
     def _generate_uid(self, packet: Packet) -> None:
@@ -668,7 +667,7 @@ class JmqSession:
         self._producers.end()
         self._browsing.end()
         connection.broker.delete_temporary(self._channel)
-        self._coordinator.client_ids.release(connection.number)
+        self._coordinator.client_ids.release(connection.sender)
         self._coordinator.connections.pop(connection.number, None)
 
     def _stop(self) -> None:

@@ -357,6 +357,30 @@ _INVALID_START: Final = "${u:"
 _INVALID_PART: Final = "${%%}"
 
 
+class Sender:
+    """Client id of a connection, and the no-local token of its messages, which equals itself and
+    the client id.
+
+    (Protocol specification, JMQNoLocal.)
+    """
+
+    __slots__ = ("client_id",)
+
+    def __init__(self) -> None:
+        self.client_id = ""
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):
+            return bool(self.client_id) and self.client_id == other
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __str__(self) -> str:
+        return self.client_id
+
+
 class ClientIdUse(NamedTuple):
     """Use of a client id by a connection; `namespace` is "" if there is none."""
 
@@ -366,16 +390,15 @@ class ClientIdUse(NamedTuple):
 
 
 class ClientIds:
-    """Client ids in use, by the numbers of their connections."""
+    """Client ids in use, and the connections that use them."""
 
-    __slots__ = ("_client_ids", "_uses")
+    __slots__ = ("_uses",)
 
     def __init__(self) -> None:
-        self._uses: dict[str, dict[int, ClientIdUse]] = {}
-        self._client_ids: dict[int, str] = {}
+        self._uses: dict[str, dict[Sender, ClientIdUse]] = {}
 
     def assign(
-        self, connection: int, client_id: str, identity: Identity, *, shared: bool, namespace: str
+        self, sender: Sender, client_id: str, identity: Identity, *, shared: bool, namespace: str
     ) -> None:
         """Assign a client id to a connection instead of its present one.
 
@@ -383,8 +406,8 @@ class ClientIds:
         """
         if not shared:
             namespace = ""
-        for other_connection, use in self._uses.get(client_id, {}).items():
-            if other_connection == connection:
+        for other_sender, use in self._uses.get(client_id, {}).items():
+            if other_sender is sender:
                 continue
             is_other_user = use.user != identity.name and not identity.superuser
             if not shared or not use.shared or is_other_user:
@@ -394,20 +417,16 @@ class ClientIds:
                 raise RejectedRequest(
                     Status.CONFLICT, f"the client id {client_id} is in use in {scope}"
                 )
-        self.release(connection)
-        self._uses.setdefault(client_id, {})[connection] = ClientIdUse(
-            shared, namespace, identity.name
-        )
-        self._client_ids[connection] = client_id
+        self.release(sender)
+        self._uses.setdefault(client_id, {})[sender] = ClientIdUse(shared, namespace, identity.name)
+        sender.client_id = client_id
 
-    def release(self, connection: int) -> None:
-        """Remove the client id of a connection."""
-        client_id = self._client_ids.pop(connection, None)
-        if client_id is not None:
-            uses = self._uses[client_id]
-            del uses[connection]
-            if not uses:
-                del self._uses[client_id]
+    def release(self, sender: Sender) -> None:
+        """Let others use the client id of a connection. Its messages keep the client id."""
+        uses = self._uses.get(sender.client_id, {})
+        uses.pop(sender, None)
+        if not uses:
+            self._uses.pop(sender.client_id, None)
 
 
 def client_id_in_use_error(client_id: str) -> RejectedRequest:
