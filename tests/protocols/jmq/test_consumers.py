@@ -266,7 +266,7 @@ def test_number_of_remembered_revoked_deliveries_is_bounded(harness: Harness, pe
         purge(harness.broker, harness.queue("q"), unacked=True)
         peer.resume(number, 1000)
     peer.receive()
-    consumer = harness.coordinator.connections.popitem()[1]._connection.consumers[number]
+    consumer = harness.coordinator.connections.popitem()[1]._connection.outbound.consumers[number]
     assert len(consumer.unacked.first) < 100
 
 
@@ -467,7 +467,7 @@ def test_undeliverable_message_goes_to_another_consumer(harness: Harness, peer: 
     peer.send("q", "a", "b")
     [message], [_] = peer.delivered(), other.delivered()
     other.resume(0, 1)  # there is no such consumer
-    for number in list(harness.coordinator.connections.values())[1]._connection.consumers:
+    for number in list(harness.coordinator.connections.values())[1]._connection.outbound.consumers:
         other.resume(number, 1)
     peer.send_packet(H.ACKNOWLEDGE, {"JMQAckType": 1}, blocks(message))
     harness.run_event_loop()

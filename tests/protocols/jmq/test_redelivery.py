@@ -295,7 +295,7 @@ def test_closed_consumers_are_released(
         peer.acknowledge(message)
         messages.append(message)
     [jmq] = harness.coordinator.connections.values()
-    assert jmq._connection.consumers == {}
+    assert jmq._connection.outbound.consumers == {}
     assert all(not jmq_session.consumers for jmq_session in jmq._connection.sessions.values())
     peer.acknowledge(*messages[-10:])
     peer.acknowledge(messages[-11], expect=Status.NOT_FOUND)

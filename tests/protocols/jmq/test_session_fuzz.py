@@ -134,7 +134,7 @@ class Model(RuleBasedStateMachine):
         """Return the ready messages, without those pending at a connection without credit."""
         numbers = set(self.ready)
         for session in self.harness.coordinator.connections.values():
-            for consumer in session._connection.consumers.values():
+            for consumer in session._connection.outbound.consumers.values():
                 for delivery in consumer.pending:
                     numbers.discard(int(self.harness.broker.read(delivery).body))
         return [self.ready[number] for number in numbers]

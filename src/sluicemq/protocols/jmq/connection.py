@@ -34,7 +34,7 @@ from sluicemq.model.message import Durability
 from sluicemq.protocols.channel import Channel
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import fields
-from sluicemq.protocols.jmq.consumers import UNLIMITED_BYTES, JmsConsumer, JmsSession, Outbound
+from sluicemq.protocols.jmq.consumers import UNLIMITED_BYTES, JmsSession, Outbound
 from sluicemq.protocols.jmq.packets import (
     LAST_MESSAGE_TYPE,
     MAX_REASON,
@@ -166,7 +166,6 @@ class JmqConnection:
     background   compiles long selectors; None = they are compiled on the event loop
     level        protocol level requested by the client
     sessions     JMS sessions by JMQSessionID
-    consumers    consumers by JMQConsumerID; also closed ones with unacked messages
     reconnectable  True if the client may connect again while this connection is still open
     previous_number  JMQConnectionID of the connection that the client has lost; 0 = none, or it has
                  sent START on this one
@@ -182,7 +181,6 @@ class JmqConnection:
     level: int = Level.HIGHEST
     sender: Sender = field(default_factory=Sender)
     sessions: dict[int, JmsSession] = field(default_factory=dict)
-    consumers: dict[int, JmsConsumer] = field(default_factory=dict)
     reconnectable: bool = False
     previous_number: int = 0
 

@@ -150,7 +150,7 @@ class ConsumerCommands:
         """Requeue the unacked messages of the consumers and remove the consumers."""
         for consumer in list(session.consumers.values()):
             consumer.end()
-            self._connection.consumers.pop(consumer.number, None)
+            self._connection.outbound.consumers.pop(consumer.number, None)
         session.consumers.clear()
 
     # --- START and STOP ----------------------------------------------------------------------
@@ -189,10 +189,10 @@ class ConsumerCommands:
         address = address_of(packet)
         self._check_may_consume(address)
         selector = self._connection.selector(packet)
-        if len(connection.consumers) >= connection.options.max_per_connection:
+        if len(connection.outbound.consumers) >= connection.options.max_per_connection:
             raise RejectedRequest(
                 Status.CONFLICT,
-                f"the connection has {len(connection.consumers)} consumers, the limit",
+                f"the connection has {len(connection.outbound.consumers)} consumers, the limit",
             )
         consumer_id = self._connection.uid()
         terms = self._terms(packet, address, selector, consumer_id)
@@ -212,7 +212,7 @@ class ConsumerCommands:
         if credit.counts_bytes:
             properties["JMQBytes"] = Long(credit.byte_limit)
         consumer.attach()
-        connection.consumers[consumer_id] = consumer
+        connection.outbound.consumers[consumer_id] = consumer
         session.consumers[consumer_id] = consumer
         self._sessions_by_consumer[consumer_id] = session.number
         if len(self._sessions_by_consumer) > MAX_CLOSED_CONSUMERS:
@@ -312,7 +312,7 @@ class ConsumerCommands:
             return
         consumer_id = number(packet, "JMQConsumerID")
         connection = self._connection
-        consumer = connection.consumers.get(consumer_id)
+        consumer = connection.outbound.consumers.get(consumer_id)
         if consumer is None or consumer.closed:
             raise RejectedRequest(Status.NOT_FOUND, f"the connection has no consumer {consumer_id}")
         last = packet.body or None
@@ -390,7 +390,7 @@ class ConsumerCommands:
         outbound = connection.outbound
         outbound.max_packet_size = client_packet_limit(packet, outbound.max_packet_size)
         if "JMQConsumerID" in packet.properties:
-            consumer = self._connection.consumers.get(number(packet, "JMQConsumerID"))
+            consumer = self._connection.outbound.consumers.get(number(packet, "JMQConsumerID"))
             if consumer is not None and not consumer.closed:
                 consumer.resume(-1 if size is None else size, limit)
         else:
@@ -428,7 +428,7 @@ class ConsumerCommands:
 
     def _acknowledge_blocks(self, blocks: list[tuple[int, bytes]]) -> bool:
         """Acknowledge messages; return whether the journal records it. Raises RejectedRequest."""
-        consumers = self._connection.consumers
+        consumers = self._connection.outbound.consumers
         is_recorded = False
         for consumer_id, sysid in blocks:
             consumer = consumers.get(consumer_id)
@@ -467,7 +467,7 @@ class ConsumerCommands:
 
         Raises RejectedRequest.
         """
-        consumer = self._connection.consumers.get(consumer_id)
+        consumer = self._connection.outbound.consumers.get(consumer_id)
         if consumer is None:
             if self._sessions_by_consumer.get(consumer_id) in self._connection.sessions:
                 return None
@@ -481,7 +481,7 @@ class ConsumerCommands:
     def _remove_if_unused(self, consumer: JmsConsumer) -> None:
         """Remove a closed consumer that has no unacked messages."""
         if consumer.closed and not consumer.unacked.first:
-            self._connection.consumers.pop(consumer.number, None)
+            self._connection.outbound.consumers.pop(consumer.number, None)
             consumer.session.consumers.pop(consumer.number, None)
 
     # --- transactions ------------------------------------------------------------------------
@@ -555,7 +555,7 @@ class ConsumerCommands:
             if branch is not None and self._connection.number in branch.connection_numbers:
                 messages = self._branches.revoke_acks(branch, blocks)
         for consumer_id, sysid in blocks:
-            jms_consumer = self._connection.consumers.get(consumer_id)
+            jms_consumer = self._connection.outbound.consumers.get(consumer_id)
             if jms_consumer is not None and jms_consumer.requires_ack:
                 messages.append((jms_consumer, sysid))
         redeliver(messages, attempted)

@@ -107,8 +107,9 @@ class Outbound:
 
     max_unacked      maximum number of unacked messages of a consumer
     sent             deliveries of sessions that do not acknowledge
-    consumers        open consumers, the one least recently sent a message first: they continue in
-                     this order after a pause, so that every consumer has its turn
+    consumers        consumers by JMQConsumerID, also closed ones with unacked messages. They are
+                     resumed in this order, the one least recently sent a message first, so that
+                     every consumer has its turn
     capacity         number of messages that may be written now
     credit           messages and bytes that may be written until RESUME_FLOW
     safe             True in safe mode
@@ -120,7 +121,7 @@ class Outbound:
     channel: Channel[Any]
     max_unacked: int
     sent: SentDeliveries
-    consumers: OrderedDict[JmsConsumer, None] = field(default_factory=OrderedDict)
+    consumers: OrderedDict[int, JmsConsumer] = field(default_factory=OrderedDict)
     capacity: int = 0
     credit: Credit = field(default_factory=Credit)
     max_packet_size: int = UNLIMITED_BYTES
@@ -143,7 +144,7 @@ class Outbound:
                 capacity = min(capacity, 1)
         before, self.capacity = self.capacity, capacity
         if (before == 0) != (capacity == 0):
-            for consumer in list(self.consumers):
+            for consumer in list(self.consumers.values()):
                 consumer.update_flow()
                 if (self.capacity == 0) != (capacity == 0):
                     break  # its messages have used up the capacity, which has paused all of them
@@ -161,7 +162,7 @@ class Outbound:
         bytes are counted."""
         if not count:
             return
-        self.consumers.move_to_end(consumer)
+        self.consumers.move_to_end(consumer.number)
         credit = self.credit
         credit.messages_left -= count
         credit.bytes_left -= size
@@ -277,7 +278,6 @@ class JmsConsumer:
             existing = self._durables.expect_replaceable(terms, self._outbound.channel.identity)
         elif terms.type == SHARED:
             self._durables.add_shared_consumer(terms.name, terms.address.name)
-        self._outbound.consumers[self] = None
         if pattern is not None:
             self._broker.destinations.creations.append(self._attach_to_new_topic)
         try:
@@ -635,7 +635,6 @@ class JmsConsumer:
     def _stop_delivery(self) -> list[Consumer]:
         """End the deliveries and return the consumers of the engine."""
         self.closed = True
-        del self._outbound.consumers[self]
         if self.terms.type == SHARED:
             self._durables.remove_shared_consumer(self.terms.name)
         if self._pattern is not None:

@@ -361,7 +361,7 @@ class JmqSession:
         """Return the current consumers; for a wildcard consumer, one per matching topic."""
         return [
             engine
-            for consumer in self._connection.consumers.values()
+            for consumer in self._connection.outbound.consumers.values()
             for engine in consumer.pauses.consumers
         ]
 
