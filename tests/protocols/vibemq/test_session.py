@@ -826,6 +826,20 @@ def test_shutdown_sends_disconnect(harness: Harness) -> None:
     assert not peer.transport.open
 
 
+@pytest.mark.parametrize("stopping", [False, True])
+def test_disconnect_follows_acknowledgements_of_publishes(harness: Harness, stopping: bool) -> None:
+    """A client that is disconnected without them would publish the messages again."""
+    peer = harness.connect()
+    peer.session.receive(wire.encode(Frame(wire.PUBLISH, "1", "q", b"0")))
+    peer.session.disconnect("enough", stopping=stopping)
+    assert peer.transport.open
+    peer.session.receive(wire.encode(Frame(wire.PUBLISH, "2", "q", b"0")))
+    harness.run_event_loop()
+    assert [frame.type for frame in peer.frames()] == [wire.PUBLISH_ACK, wire.DISCONNECT]
+    assert not peer.transport.open
+    assert len(harness.bodies("q")) == 1
+
+
 def test_rate_limit_spares_pings_and_acknowledgements(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(rate_limit=3))
     peer.subscribe("q")

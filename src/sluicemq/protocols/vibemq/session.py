@@ -295,11 +295,11 @@ class VibemqSession:
         self._connection.publisher.release()
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
-        """Send Disconnect, on which a .NET client starts to reconnect, and close."""
-        if not self._channel.closed:
-            headers = {"reason": "server_shutdown" if stopping else reason}
-            self._connection.send(Frame(DISCONNECT, secrets.token_hex(16), headers=headers))
-            self._close(reason)
+        """Send Disconnect, on which a .NET client starts to reconnect, and close, once all
+        publishes are answered."""
+        self._stop_processing()
+        headers = {"reason": "server_shutdown" if stopping else reason}
+        self._close_when_durable(reason, Frame(DISCONNECT, secrets.token_hex(16), headers=headers))
 
     def session_info(self) -> SessionInfo:
         """Return the session info. The client id is the connection id sent with ConnectAck."""
@@ -515,30 +515,37 @@ class VibemqSession:
 
     # --- the end -----------------------------------------------------------------------------
 
-    def _close_when_durable(self, reason: str = "") -> None:
-        """Stop processing input, and close once all publishes are answered."""
+    def _close_when_durable(self, reason: str = "", last_frame: Frame | None = None) -> None:
+        """Process no further input, and close once all publishes are answered, after sending
+        `last_frame`."""
         self._channel.end()
         self._end_subscriptions()
         last = self._connection.publisher.last_sync
-        self._connection.broker.when_durable(last, partial(self._close, reason))
+        self._connection.broker.when_durable(last, partial(self._close, reason, last_frame))
 
     def _end_subscriptions(self) -> None:
         self._subscriptions.end()
         self._connection.publisher.end()
 
-    def _stop(self) -> None:
-        """Stop processing input and sending responses."""
-        self._channel.close()
+    def _stop_processing(self) -> None:
+        """Drop the input that is not processed yet."""
         self._next.cancel()
         if self._job is not None:
             self._job.cancel()
             self._job = None
         self._decoder.large = None
         self._channel.release()
+
+    def _stop(self) -> None:
+        """Stop processing input and sending responses."""
+        self._channel.close()
+        self._stop_processing()
         self._end_subscriptions()
 
-    def _close(self, reason: str) -> None:
+    def _close(self, reason: str, last_frame: Frame | None) -> None:
         if not self._channel.closed:
+            if last_frame is not None:
+                self._connection.send(last_frame)
             self._stop()
             self._channel.transport.close(reason)
 
