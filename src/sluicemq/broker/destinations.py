@@ -291,18 +291,26 @@ class Destinations:
         )
 
     def expect_pair(
-        self, address: Address, settings: DestinationSettings, creator: str | None
+        self,
+        address: Address,
+        settings: DestinationSettings,
+        creator: str | None,
+        replaced: Destination | None = None,
     ) -> None:
         """Raise LimitExceeded unless a destination and its dead-letter queue may be created.
 
         The dead-letter queue counts if `settings` request one. Existing destinations do not count.
+        A destination `replaced`, which is to be deleted before, makes room for one if the creator
+        is the same.
         """
         addresses = {address}
         if settings.dead_letter:
             queue = settings.dead_letter_queue or f"{address.name}.dlq"
             addresses.add(Address(Kind.QUEUE, queue))
         count = sum(candidate not in self._destinations for candidate in addresses)
-        if count:
+        if replaced is not None and replaced.creator == creator:
+            count -= 1
+        if count > 0:
             self._check_limits(address, creator, count)
 
     def _check_limits(self, address: Address, creator: str | None, count: int = 1) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.protocols.vibemq import queues, wire
 from sluicemq.protocols.vibemq.connection import SessionOptions
@@ -280,6 +281,18 @@ def test_kind_of_queue_changes_only_without_messages_and_consumers(
     assert info["deliveryMode"] == (1 if use == "nothing" else 0)
     assert info["createdAt"] == created
     assert len(harness.broker.destinations) == 1
+
+
+def test_queue_whose_kind_cannot_change_because_of_limit_is_kept() -> None:
+    harness = Harness(EngineSettings(max_destinations=1))
+    peer = harness.connect()
+    assert peer.subscribe("q") == []
+    peer.request(wire.UNSUBSCRIBE, "q")
+    options = {"mode": 1, "enableDeadLetterQueue": True}
+    assert peer.error(wire.CREATE_QUEUE, "q", options) == "SERVER_ERROR"
+    assert peer.info("q")["deliveryMode"] == 0
+    peer.create("q", mode=1)
+    assert peer.info("q")["deliveryMode"] == 1
 
 
 def test_dead_letter_queue_ignores_declarations(harness: Harness) -> None:

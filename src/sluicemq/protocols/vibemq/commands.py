@@ -94,11 +94,7 @@ def create_queue(connection: VibemqConnection, frame: Frame) -> None:
         raise DestinationConflict(f"the queue {name} exists already")
     if existing is None or _can_change_options(broker, existing, options):
         _demand_dead_letter_queue(connection, name, options)
-        created = 0
-        if existing is not None and existing.address.kind is not options.kind:
-            created = existing.created
-            broker.remove(existing)
-        creation.declare(name, written, channel.identity.creator, created)
+        creation.declare(name, written, channel.identity.creator, existing)
     elif ignored := queues.ignored_options(existing, written):
         connection.options.notify(
             f"CreateQueue of {name} by {channel.transport.peer} changed nothing, because the "

@@ -475,21 +475,32 @@ class QueueCreation:
         return self._with_dead_letters(destination)
 
     def declare(
-        self, name: str, written: WrittenOptions, creator: str | None, created: int = 0
+        self,
+        name: str,
+        written: WrittenOptions,
+        creator: str | None,
+        existing: Destination | None = None,
     ) -> Destination:
         """Create a queue with these options, or change those of an existing one.
 
-        `creator` is as above, `created` as in `Destinations.declare`. Raises LimitExceeded,
-        DestinationConflict.
+        An existing one of another kind is replaced by one with its time of creation. `creator` is
+        as above. Raises LimitExceeded, DestinationConflict.
         """
         options = written.options(self.options)
         address = Address(options.kind, name)
         settings = self.settings(options)
         provenance = written.provenance()
         provenance = provenance._replace(explicit=provenance.explicit | self._explicit)
-        self._broker.destinations.expect_pair(address, settings, creator)
+        replaced = None if existing is None or existing.address == address else existing
+        self._broker.destinations.expect_pair(address, settings, creator, replaced)
+        if replaced is not None:
+            self._broker.remove(replaced)
         declared = self._broker.destinations.declare(
-            address, settings, creator=creator, provenance=provenance, created=created
+            address,
+            settings,
+            creator=creator,
+            provenance=provenance,
+            created=0 if replaced is None else replaced.created,
         )
         return self._with_dead_letters(declared)
 
