@@ -261,6 +261,18 @@ def test_dead_letters_of_others_are_not_deleted(harness: Harness) -> None:
     assert len(harness.bodies("q.dlq")) == 1
 
 
+def test_declaration_of_fan_out_queue_does_not_change_topic_of_others(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.subscribe("q")
+    peer.request(wire.UNSUBSCRIBE, "q")
+    topic = jmq.find_or_create(harness.broker, Address(Kind.TOPIC, "q"), None)
+    settings = topic.settings
+    peer.create("q", mode=1, maxQueueSize=5)
+    assert topic.settings == settings
+    assert topic.provenance.created_by is CreatedBy.JMQ
+    assert peer.info("q")["deliveryMode"] == 0
+
+
 def test_override_does_not_change_queue_of_others(harness: Harness) -> None:
     """Recreate a queue like the .NET client: QueueInfo, DeleteQueue, CreateQueue."""
     harness.broker.destinations.queue("q", by=CreatedBy.PHPMQ)

@@ -107,19 +107,20 @@ def _can_change_options(broker: Broker, existing: Destination, options: QueueOpt
     """Return whether CreateQueue may change the options of an existing queue.
 
     Only if VibeMQ use created the queue, and the change neither drops a message nor changes the
-    kind of a queue that has messages or consumers.
+    kind of a queue that has messages or consumers, or whose name a destination of the other kind
+    has, too.
     """
     if not existing.automatic or existing.provenance.created_by is not CreatedBy.VIBEMQ:
         return False
     if broker.destinations.dead_letters_of(existing) is not None:
         return False
-    if not existing.busy():
-        return True
+    if existing.address.kind is not options.kind:
+        other = broker.destinations.find(Address(options.kind, existing.name))
+        return other is None and not existing.busy()
     settings = options.settings
     limit = settings.max_messages
     drops = settings.overflow in (Overflow.DROP_OLDEST, Overflow.DROP_LOWEST)
-    too_long = bool(limit) and drops and existing.waiting > limit
-    return existing.address.kind is options.kind and not too_long
+    return not (limit and drops and existing.waiting > limit)
 
 
 def _demand_dead_letter_queue(
