@@ -149,11 +149,11 @@ class Channel(Generic[Frame]):
             self.held_frames += frames
         self.held_bytes += size
 
-    def release(self) -> list[Frame]:
-        """Return the held frames, and hold no more."""
+    def release(self) -> tuple[list[Frame], int]:
+        """Hold no more frames; return the held ones and their size as input, in bytes."""
         frames, self.held_frames = self.held_frames, None
-        self.held_bytes = 0
-        return frames or []
+        size, self.held_bytes = self.held_bytes, 0
+        return frames or [], size
 
     def update_reading(self) -> None:
         """Pause or resume reading, as described in the class."""
@@ -270,8 +270,7 @@ class LoginCheck(Generic[Frame]):
         request, self._request = self._request, None
         channel = self._channel
         was_holding = channel.held_frames is not None
-        size = channel.held_bytes
-        frames = channel.release()
+        frames, size = channel.release()
         answer, process = self._answer, self._process
         if request is None or answer is None or process is None or channel.closed:
             return

@@ -440,8 +440,7 @@ class JmqSession:
         channel = self._channel
         if self._interrupted and not channel.congested:
             self._interrupted = False
-            size = channel.held_bytes
-            self._handle(channel.release(), size)
+            self._handle(*channel.release())
 
     def _compile(self, pending: SelectorPending) -> None:
         """Compile a selector in another thread before further packets are processed."""
@@ -452,8 +451,7 @@ class JmqSession:
     def _selector_compiled(self, compiled: CompilationResult) -> None:
         """Process the packets that wait for the selector, the first of which has it."""
         self._compilation = None
-        size = self._channel.held_bytes
-        packets = self._channel.release()
+        packets, size = self._channel.release()
         self._connection.broker.schedule_flush()
         if packets and isinstance(compiled, SelectorError):
             self._connection.refuse(packets.pop(0), compiled)

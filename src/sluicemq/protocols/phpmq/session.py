@@ -239,10 +239,11 @@ class PhpmqSession:
         self._channel.close()
         self._unsubscribe()
         self._drop_waiting()
-        sends = [frame for frame in self._channel.release() if frame[0] == SEND]
+        frames, _ = self._channel.release()
+        sends = [frame for frame in frames if frame[0] == SEND]
         while sends:
             self._handle(sends)
-            sends = self._channel.release()
+            sends, _ = self._channel.release()
         self._publisher.release()
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
@@ -445,7 +446,7 @@ class PhpmqSession:
 
     def _finish_parked(self, request: None, error: BrokerError | None) -> None:
         """Continue after the send that waited for capacity is accepted; close if it is refused."""
-        frames = self._channel.release()
+        frames, _ = self._channel.release()
         if error is None:
             self._resume_processing(frames)
         else:

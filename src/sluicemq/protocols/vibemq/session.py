@@ -205,8 +205,7 @@ class VibemqSession:
             return  # it is scheduled again when that has changed
         large = self._decoder.large
         if self._channel.held_frames is not None:
-            size = self._channel.held_bytes
-            self._handle(self._channel.release(), size)
+            self._handle(*self._channel.release())
         elif large is None:
             self.receive(b"")
         else:
