@@ -192,10 +192,10 @@ def queue_info(connection: VibemqConnection, frame: Frame) -> None:
     connection.send(answer._replace(error_code="QUEUE_NOT_FOUND", error_message=missing))
 
 
-def list_queues(connection: VibemqConnection, frame: Frame) -> None:
-    """Answer with the names of the queues that the user may see."""
+def list_queues(connection: VibemqConnection, frame: Frame) -> bytes | None:
+    """Answer with the names of the queues that the user may see, as `_send_list`."""
     visible_names = filter(connection.channel.identity.sees, queues.names(connection.broker))
-    _send_list(connection, frame, list(visible_names))
+    return _send_list(connection, frame, list(visible_names))
 
 
 # --- users ---------------------------------------------------------------------------------------
@@ -245,8 +245,8 @@ class CommandPayload(msgspec.Struct, rename="camel"):
 _read: Final = msgspec.json.Decoder(CommandPayload).decode
 
 
-def administer(connection: VibemqConnection, frame: Frame) -> None:
-    """Process a user management command, which is answered now or later.
+def administer(connection: VibemqConnection, frame: Frame) -> bytes | None:
+    """Process a user management command, which is answered now or later; lists as by `_send_list`.
 
     The checks and their order are the original's, so that a request with several errors gets the
     same response.
@@ -267,8 +267,7 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
             }
             for name, account in sorted(database.users.items())
         ]
-        _send_list(connection, frame, accounts)
-        return
+        return _send_list(connection, frame, accounts)
     request = _read_request(frame)
     name, pattern = request.username or "", request.queue_pattern or ""
     response: dict[str, object] = {"username": name}
@@ -278,8 +277,8 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
         raise _denied(connection, kind, _OWN_ACCOUNT_ERRORS[kind])
     if kind == GET_USER_PERMISSIONS:
         entries = [_permission_entry(permission) for permission in database.rights(name)]
-        _send_list(connection, frame, entries)
-    elif kind == CREATE_USER:
+        return _send_list(connection, frame, entries)
+    if kind == CREATE_USER:
         # 1 to 64 letters, digits, `-`, `_` and `.`
         if len(name) <= MAX_USER and is_queue_name(name):
             new_user = UserRequest(password=request.password or "")
@@ -304,6 +303,7 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
             partial(records.revoke, name=name, pattern=pattern, now=users.now()),
             lambda error: callback(None if isinstance(error, UserNotFound) else error),
         )
+    return None
 
 
 def _read_request(frame: Frame) -> CommandPayload:
@@ -389,8 +389,9 @@ def _answer_change(
         connection.refuse(frame.id, "INVALID_PAYLOAD", str(error))
 
 
-def _send_list(connection: VibemqConnection, frame: Frame, items: list[Any]) -> None:
-    connection.send_list(Frame(frame.type, frame.id, payload=msgspec.json.encode(items)))
+def _send_list(connection: VibemqConnection, frame: Frame, items: list[Any]) -> bytes | None:
+    """Send a list, or return its frame, as `VibemqConnection.send_list`."""
+    return connection.send_list(Frame(frame.type, frame.id, payload=msgspec.json.encode(items)))
 
 
 def _denied(connection: VibemqConnection, kind: int, reason: str) -> RejectedRequest:
@@ -405,12 +406,12 @@ def _permission_entry(permission: Permission) -> dict[str, object]:
     return {"queuePattern": permission.pattern, "operations": names}
 
 
-COMMANDS: Final[dict[int, Callable[[VibemqConnection, Frame], None]]] = {
+COMMANDS: Final[dict[int, Callable[[VibemqConnection, Frame], bytes | None]]] = {
     CREATE_QUEUE: create_queue,
     DELETE_QUEUE: delete_queue,
     QUEUE_INFO: queue_info,
     LIST_QUEUES: list_queues,
     **dict.fromkeys(ADMIN, administer),
 }
-"""Infrequent commands of a logged-in client that concern no subscription. They raise
-`connection.ANSWERED`."""
+"""Infrequent commands of a logged-in client that concern no subscription. They answer, or return
+the encoded response if another thread has to compress it. They raise `connection.ANSWERED`."""

@@ -158,8 +158,6 @@ class VibemqConnection:
     large             frames of large messages, of all connections
     publisher         accepts the messages; `confirm` has to be called after the frames of a read
     targets           destinations to which this client may publish, with their PublishAck templates
-    list_response     encoded response of the present request that the session has to compress in
-                      another thread, and to send; None if there is none
     """
 
     __slots__ = (
@@ -168,7 +166,6 @@ class VibemqConnection:
         "compression",
         "creation",
         "large",
-        "list_response",
         "name",
         "options",
         "publisher",
@@ -190,7 +187,6 @@ class VibemqConnection:
         self.options = options
         self.name = name
         self.compression = Compression.NONE
-        self.list_response: bytes | None = None
         self.reads_mode_names = False
         self.targets: dict[str, tuple[Destination, AckTemplate]] = {}
         self.publisher: Publisher[Request] = Publisher(
@@ -204,18 +200,18 @@ class VibemqConnection:
         data = encode(frame)
         self.channel.write([compressed(data, self.compression, self.options.threshold)])
 
-    def send_list(self, frame: Frame) -> None:
-        """Send a response that may be long. If it has to be compressed in another thread, it is
-        `list_response`, and the session sends it."""
+    def send_list(self, frame: Frame) -> bytes | None:
+        """Send a response that may be long, or return it encoded: another thread has to compress it
+        before it is sent."""
         try:
             data = encode(frame, limit=_MAX_RESPONSE if self.compression else MAX_BODY)
         except FrameTooLarge as error:
             self.refuse(frame.id, "SERVER_ERROR", str(error))
-            return
+            return None
         if self.compression and len(data) > LARGE:
-            self.list_response = data
-        else:
-            self.channel.write([compressed(data, self.compression, self.options.threshold)])
+            return data
+        self.channel.write([compressed(data, self.compression, self.options.threshold)])
+        return None
 
     def refuse(self, identity: str, code: str, reason: str) -> None:
         """Answer the request of that id with an Error. Clients show users only `reason`."""

@@ -24,8 +24,9 @@ request.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from sluicemq import __version__
 from sluicemq.broker import Broker, Consumer
@@ -117,6 +118,8 @@ _TYPE_NAMES: Final = {
     ERROR: "Error",
 }
 """Names of types in the original server's error for unknown commands."""
+
+Result = TypeVar("Result")
 
 
 class VibemqSession:
@@ -213,22 +216,28 @@ class VibemqSession:
 
     def _submit_large(self, large: Unpacker, limit: int, memory: int) -> None:
         work = partial(read_large, self._decoder, large, limit)
-        job = self._connection.large.offload.submit(
-            work, partial(self._on_large_read, large), memory
-        )
+        self._offload(work, partial(self._execute_large, large), memory)
+
+    def _offload(
+        self, work: Callable[[], Result], callback: Callable[[Result | Exception], None], size: int
+    ) -> None:
+        """Run a job as `Offload.submit` does, for which further input waits."""
+        job = self._connection.large.offload.submit(work, partial(self._end_job, callback), size)
         if job.callback is not None:
             self._job = job
 
-    def _on_large_read(self, large: Unpacker, result: LargeFrame | Exception | None) -> None:
-        """Process the result of reading the large frame; None = it needs more memory."""
+    def _end_job(
+        self, callback: Callable[[Result | Exception], None], result: Result | Exception
+    ) -> None:
         self._job = None
+        # in a callback of this connection, so that an error ends only this connection
+        self._next.set(0, partial(callback, result))
+
+    def _execute_large(self, large: Unpacker, result: LargeFrame | Exception | None) -> None:
+        """Process the result of reading the large frame; None = it needs more memory."""
         if result is None:
             self._submit_large(large, 0, 2 * self._options.unpacked)
-        else:
-            # in a callback of this connection, so that an error ends only this connection
-            self._next.set(0, partial(self._execute_large, result))
-
-    def _execute_large(self, result: LargeFrame | Exception) -> None:
+            return
         if isinstance(result, Exception):
             if not isinstance(result, ProtocolError):
                 raise result
@@ -376,28 +385,18 @@ class VibemqSession:
                 reason = f"Unknown command type: {_TYPE_NAMES.get(frame.type, frame.type)}"
                 self._connection.refuse(frame.id, "UNKNOWN_COMMAND", reason)
             else:
-                command(self._connection, frame)
-                if self._connection.list_response is not None:
-                    self._compress_list(frame.id, self._connection.list_response)
+                long_list = command(self._connection, frame)
+                if long_list is not None:
+                    self._compress_list(frame.id, long_list)
         except ANSWERED as error:
             self._connection.fail(frame.id, error)
 
     def _compress_list(self, identity: str, response: bytes) -> None:
         """Compress the response to the request of that id before further frames are processed."""
-        connection = self._connection
-        connection.list_response = None
+        compression = self._connection.compression
+        work = partial(compressed, response, compression, self._options.threshold)
         self._channel.hold([], 0)
-        work = partial(compressed, response, connection.compression, self._options.threshold)
-        job = connection.large.offload.submit(
-            work, partial(self._on_list_compressed, identity), 2 * len(response)
-        )
-        if job.callback is not None:
-            self._job = job
-
-    def _on_list_compressed(self, identity: str, result: bytes | Exception) -> None:
-        self._job = None
-        # in a callback of this connection, so that an error ends only this connection
-        self._next.set(0, partial(self._send_list, identity, result))
+        self._offload(work, partial(self._send_list, identity), 2 * len(response))
 
     def _send_list(self, identity: str, result: bytes | Exception) -> None:
         """Send a compressed list, and process the frames after its request."""
