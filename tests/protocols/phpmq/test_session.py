@@ -8,6 +8,7 @@ from sluicemq.broker import EngineSettings
 from sluicemq.journal import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from sluicemq.protocols import java
 from sluicemq.protocols.channel import MAX_UNCONFIRMED, MAX_UNREAD
 from sluicemq.protocols.jmq import wire as jmq_wire
 from sluicemq.protocols.jmq.fields import encode_header
@@ -777,6 +778,24 @@ def test_compressed_messages_are_unpacked_few_at_time(harness: Harness) -> None:
         harness.run_event_loop()
     [holder] = queue.queue.consumers
     assert [delivery.attempts for delivery in holder.unacked.values()] == [1] * 5
+
+
+def test_long_maps_of_jms_clients_are_converted_few_at_time(harness: Harness) -> None:
+    """Converting a map takes longer than any other conversion of its size."""
+    queue = harness.broker.destinations.queue("q")
+    body = java.dumps_map({f"key {number}": java.Long(number) for number in range(2000)})
+    for _ in range(10):
+        message = Message(queue.address, body, BodyKind.MAP, Origin.JMQ, Durability.SYNC)
+        harness.broker.publish(queue, message)
+    harness.run_event_loop()
+    consumer = harness.connect()
+    consumer.session.receive(wire.encode_consume(b"q", 10))
+    harness.broker.flush()
+    bodies = consumer.bodies()
+    assert 0 < len(bodies) < 5
+    for _ in range(10):
+        harness.run_event_loop()
+    assert [*bodies, *consumer.bodies()] == [java.json_of_map(body)] * 10
 
 
 def test_acknowledgement_behind_blocked_send_of_lost_connection_is_dropped(

@@ -11,6 +11,7 @@ import pytest
 
 from sluicemq.model.destination import DestinationSettings
 from sluicemq.model.message import UNCOMPRESSED_SIZE, BodyKind, Message, Origin
+from sluicemq.protocols import java
 from sluicemq.protocols.jmq import wire as jmq_wire
 from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.mapping import message_of
@@ -329,6 +330,22 @@ def test_compressed_message_of_jms_client_is_unpacked_off_event_loop_if_large(
     harness.run_until_idle()
     [_, delivered] = read(peer)
     assert delivered.payload == b'"%b"' % text
+
+
+@pytest.mark.parametrize(("entries", "jobs"), [(100, 0), (2000, 1)])
+def test_map_of_jms_client_is_converted_off_event_loop_if_that_takes_long(
+    harness: Harness, entries: int, jobs: int
+) -> None:
+    values = {f"key {number}": number for number in range(entries)}
+    queue = harness.broker.destinations.queue("q")
+    body = java.dumps_map(values)
+    harness.broker.publish(queue, Message(queue.address, body, BodyKind.MAP, Origin.JMQ))
+    peer = harness.connect()
+    peer.session.receive(wire.encode(Frame(wire.SUBSCRIBE, "s", "q")))
+    assert len(harness.background.jobs) == jobs
+    harness.run_until_idle()
+    [_, delivered] = peer.frames()
+    assert json.loads(delivered.payload) == values
 
 
 def test_message_is_compressed_once_for_all_subscribers(

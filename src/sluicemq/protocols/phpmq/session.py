@@ -89,7 +89,7 @@ from sluicemq.protocols.phpmq.wire import (
     expiration_after,
     seconds_left,
 )
-from sluicemq.protocols.transcoding import answer_correlation, content
+from sluicemq.protocols.transcoding import answer_correlation, content, conversion_work
 from sluicemq.protocols.transport import Login, SessionInfo, Transport
 from sluicemq.security.access import OPEN, Access
 
@@ -102,9 +102,9 @@ MAX_WAITING: Final = 1024 * 1024
 """Bytes of sends waiting for disk space above which the session stops reading."""
 WAITING_OVERHEAD: Final = 512
 """Bytes that a waiting send counts in addition to its content."""
-_MAX_CONVERTED: Final = 4 << 20
-"""Bytes of converted contents, such as those of compressed JMS messages, above which a dispatch
-ends: the broker limits the bytes of the bodies only."""
+_MAX_CONVERSION: Final = 4 << 20
+"""Work of converting contents (`conversion_work`) above which a dispatch ends: the broker limits
+the bytes of the bodies only."""
 
 
 class PhpmqSession:
@@ -553,7 +553,7 @@ class PhpmqSession:
         version = self._dispatch_version
         prefix = self._ids.prefix
         now = self._broker.clock.steady
-        converted = 0
+        work = 0
         for delivery in deliveries:
             message = delivery.message
             assert message is not None  # unacked
@@ -564,8 +564,8 @@ class PhpmqSession:
             body = to_content(message)
             add(chunks, body, b"%b%016x" % (prefix, delivery.sequence), ttl)
             if body is not message.body:
-                converted += len(body)
-                if converted > _MAX_CONVERTED:
+                work += conversion_work(message)
+                if work > _MAX_CONVERSION:
                     deliveries = self._return_behind(consumer, deliveries, delivery)
                     break
         self._channel.traffic.delivered += len(deliveries)

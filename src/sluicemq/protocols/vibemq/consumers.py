@@ -4,8 +4,9 @@ The protocol has no credit, so the broker limits how many messages, and how many
 bodies, may be unacked at a time. (A batch is not divided, so the limit in bytes may be exceeded by
 one batch, 1 MiB at most.)
 
-Frames of large messages are encoded in another thread, and later deliveries wait for them. A
-message that the client cannot read is declined: another consumer gets it, see `Broker.decline`.
+Frames of large messages, and of JMS messages whose conversion takes as long, are encoded in another
+thread, and later deliveries wait for them. A message that the client cannot read is declined:
+another consumer gets it, see `Broker.decline`.
 
 A subscription of a fan-out queue is a topic subscription. With acknowledgements it is a member of
 the topic's group: messages that the last member has not acknowledged stay with the topic, as they
@@ -65,6 +66,7 @@ from sluicemq.protocols.channel import (
     Unacked,
 )
 from sluicemq.protocols.java import expanded_size
+from sluicemq.protocols.transcoding import conversion_work
 from sluicemq.protocols.transport import Alarm
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.connection import VibemqConnection
@@ -257,7 +259,7 @@ class Subscriber:
             assert message is not None  # unacked
             identity = wire_id(message, prefix)
             raw = identity.encode()
-            size = delivery.size if message.origin is not _JMQ else expanded_size(message)
+            size = delivery.size if message.origin is not _JMQ else conversion_work(message)
             if message.properties:
                 size += message.header_bytes()
             if size > LARGE:
