@@ -254,8 +254,10 @@ async def test_redriven_dead_letter_is_the_original_message(api_fixture: ApiFixt
     send(broker.destinations.queue("q.dlq"), "never dead", broker=broker)
     http_client = api_fixture.http_client(local=True)
     path = "/destinations/queue/q.dlq/messages"
-    [first, *_] = (await http_client.request("GET", path)).json()["items"]
+    [first, _, other] = (await http_client.request("GET", path)).json()["items"]
+    assert other["dead_letter"] is None
     details = (await http_client.request("GET", f"{path}/{first['id']}")).json()["dead_letter"]
+    assert details == first["dead_letter"]
     assert (details["reason"], details["attempts"], details["subscription"]) == ("rejected", 1, "")
     assert details["original_destination"] == {"kind": "queue", "name": "q"}
     done = await apply_action(http_client, f"{path}/actions", action="redrive", all=True)

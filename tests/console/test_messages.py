@@ -365,6 +365,22 @@ def test_redrive_moves_dead_letters_to_their_original_queue(
     page.get_by_text("1 message purged").wait_for()
 
 
+def test_dead_letters_of_a_queue_with_any_name_can_be_redriven(
+    console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    console.create("orders", message_ttl=1, dead_letter=True, dead_letter_queue="failed")
+    console.publish("orders", body="x")
+    browser_page = open_page(console)
+    page = browser_page.open("dead-letters", "expired 1")
+    console.create("orders", message_ttl=0)
+    browser_page.open("queue/failed/messages", "1 to 1 of 1")
+    page.get_by_role("button", name="Redrive all").click()
+    page.get_by_role("dialog").get_by_role("button", name="Redrive all messages").click()
+    page.get_by_text("1 message redriven").wait_for()
+    browser_page.open("queue/orders/messages", "1 to 1 of 1")
+    expect(page.get_by_role("button", name="Redrive all")).to_have_count(0)
+
+
 def test_reasons_of_the_first_dead_letters_are_counted(
     console: ConsoleFixture, open_page: OpenPage
 ) -> None:

@@ -342,7 +342,7 @@ class MessageService(Service):
         fields = {name: getattr(summary, name) for name in MessageItem.__struct_fields__}
         max_body_bytes = parameters.max_body_bytes
         fields["body"] = await asyncio.to_thread(view_of_body, message, max_body_bytes)
-        return MessageView(**fields, properties=properties, dead_letter=dead_letter_view(message))
+        return MessageView(**fields, properties=properties)
 
     @handles(GET_MESSAGE_BODY)
     async def body(self, call: Call, parameters: MessagePath) -> Response:
@@ -495,6 +495,7 @@ def message_item(
         reply_to=address_view(message.reply_to) if message.reply_to is not None else None,
         type=printable(message.type),
         property_count=len(message.properties or ()),
+        dead_letter=dead_letter_view(message),
         body=body,
     )
 

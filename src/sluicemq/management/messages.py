@@ -120,6 +120,7 @@ class MessageItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
     deliver_at  earliest time of delivery; for a scheduled message, the end of the delay
     attempts    number of deliveries so far
     unacked_by  holder of an unacked message: a consumer, or a transaction that has not ended
+    dead_letter  origin of a dead letter; null for other messages
     """
 
     id: str
@@ -143,6 +144,7 @@ class MessageItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
     reply_to: AddressView | None
     type: str
     property_count: int
+    dead_letter: DeadLetterView | None
     damaged: bool = False
     body: BodyView | None = None
 
@@ -158,7 +160,6 @@ class MessageView(MessageItem, kw_only=True, frozen=True, omit_defaults=True):
     """A whole message."""
 
     properties: dict[str, PropertyView]
-    dead_letter: DeadLetterView | None
 
 
 Milliseconds = Annotated[int, Meta(ge=0, le=10 * 365 * 86_400_000)]

@@ -269,8 +269,15 @@ class Messages {
     const browseReason = session.denialReason("browse", this.destination.name);
     const deleteReason =
       this.selected.size || this.selector ? consumeReason : session.denialReason("manage", this.destination.name);
-    const isDeadLetterQueue = this.destination.name.endsWith(".dlq");
-    const state = JSON.stringify([this.state, amount, emptyReason, unackedReason, deleteReason]);
+    const hasDeadLetters = this.items.some((item) => item.dead_letter);
+    const state = JSON.stringify([
+      this.state,
+      amount,
+      emptyReason,
+      unackedReason,
+      deleteReason,
+      hasDeadLetters,
+    ]);
     if (state === this.toolState) return;
     this.toolState = state;
     const runAction = (action) => async () => {
@@ -283,7 +290,7 @@ class Messages {
     const tool = (label, action, disabledReason, tone = "") =>
       button(`${label} ${amount}…`, runAction(action), { disabledReason: disabledReason || emptyReason || unackedReason, tone });
     replaceControls(this.bar, [
-      isDeadLetterQueue && tool("Redrive", redriveMessages, consumeReason),
+      hasDeadLetters && tool("Redrive", redriveMessages, consumeReason),
       tool("Move", (destination, ...rest) => transferMessages(destination, "move", ...rest), consumeReason),
       tool("Copy", (destination, ...rest) => transferMessages(destination, "copy", ...rest), browseReason),
       this.state !== "ready" && tool("Redeliver", redeliverMessages, consumeReason),
