@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -308,6 +309,22 @@ def test_invalid_directories_are_reported(tmp_path: Path) -> None:
     assert "too long" in problems(**{"broker.data_dir": "/" + "x" * 100})[0]
     (clash,) = problems(f"phpmq+unix://{tmp_path}/admin.sock", **{"broker.data_dir": str(tmp_path)})
     assert "admin socket" in clash
+
+
+def test_data_directory_without_access_is_reported_with_the_remedy(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir(mode=0)
+    config = load(flags={"broker.data_dir": str(directory / "new")}).config
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65_534)
+    try:
+        found = list(config.problems())
+    finally:
+        os.seteuid(user)
+    (problem,) = [problem for problem in found if problem.startswith("broker.data_dir: ")]
+    assert "this user may not read and write /" in problem
+    assert "run the broker as the owner of that directory" in problem
 
 
 @pytest.mark.parametrize(

@@ -139,9 +139,7 @@ def check(
         problems += loaded_config.problems()
     for startup_check in check_startup(loaded_config.config):
         if startup_check.problem:
-            problem = loaded_config.locate(startup_check.problem, startup_check.subject)
-            if problem not in problems:
-                problems.append(problem)
+            problems.append(loaded_config.locate(startup_check.problem, startup_check.subject))
         elif not any(startup_check.subject in problem for problem in problems):
             err().print(f"tried: {startup_check.description}", style="dim", markup=False)
     for problem in problems:

@@ -150,23 +150,24 @@ def quantity(option: str, text: str, unit: Unit) -> float:
         raise UsageError(f"{option}: {error}") from None
 
 
-_HINTS: Final = {
+_HINTS: Final[dict[type[SluiceError | OSError], str]] = {
     JournalLocked: "Stop the other process first, or give another directory with --data-dir.",
     JournalDamaged: "sluicemq journal check finds all the damage; nothing has been changed.",
     ConnectionLost: "Is the broker running, and does it listen there? sluicemq serve starts one.",
+    PermissionError: "Run the command as the owner of that file or directory.",
 }
 
 
 def report(error: Exception) -> Exit:
     """Print the error that ended a command (SluiceError, OSError) without a traceback, with its
     notes or a hint by its class. Return the exit code."""
-    if isinstance(error, OSError) and not isinstance(error, SluiceError):
-        reason = error.strerror or str(error)
-        print_error(f"{error.filename}: {reason}" if error.filename else reason)
-    else:
-        notes = "\n".join(getattr(error, "__notes__", ()))
-        default_hint = next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
-        print_error(str(error) or type(error).__name__, notes or default_hint)
+    text = str(error) or type(error).__name__
+    if isinstance(error, OSError):
+        reason = error.strerror or text
+        text = f"{error.filename}: {reason}" if error.filename else reason
+    notes = "\n".join(getattr(error, "__notes__", ()))
+    default_hint = next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
+    print_error(text, notes or default_hint)
     return Exit.USAGE if isinstance(error, ConfigurationError) else Exit.REFUSED
 
 

@@ -45,7 +45,12 @@ ConfigOption = Annotated[
 ]
 DataDirOption = Annotated[
     Path | None,
-    typer.Option("--data-dir", "-d", help="Directory of the journal and the admin socket."),
+    typer.Option(
+        "--data-dir",
+        "-d",
+        readable=False,  # an unreadable one is reported with the remedy
+        help="Directory of the journal and the admin socket.",
+    ),
 ]
 ListenOption = Annotated[
     list[str] | None,
@@ -185,6 +190,7 @@ _DATA_DIR = Annotated[
         "--data-dir",
         "-d",
         metavar="DIR",
+        readable=False,
         help="Data directory of a local broker; not with --url.",
         rich_help_panel=PANEL,
     ),

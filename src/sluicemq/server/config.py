@@ -30,6 +30,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from sluicemq.journal import JournalOptions
+from sluicemq.journal.files import JOURNAL_NAME
 from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address, DestinationSettings, Overflow
 from sluicemq.model.engine_options import EngineOptions
@@ -373,9 +374,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return f"add one with `sluicemq users add {name} {option}`"
 
     def _directory_problems(self) -> Iterator[str]:
-        directory = self.broker.data_dir
-        if directory.exists() and not directory.is_dir():
-            yield f"broker.data_dir: {directory} is not a directory"
+        if problem := data_dir_problem(self.broker.data_dir):
+            yield problem
         socket = self.admin_socket
         if len(os.fsencode(socket)) > MAX_SOCKET_PATH:
             yield (
@@ -385,6 +385,26 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         for listener in self.listeners:
             if listener.url.path and Path(listener.url.path) == socket:
                 yield f"{listener.url} is the broker's admin socket; choose another path"
+
+
+def data_dir_problem(directory: Path) -> str:
+    """Return why a data directory can neither be used nor created; "" if it can."""
+    candidates = (directory, *directory.parents)
+    existing = next(path for path in candidates if os.path.exists(path))
+    if not existing.is_dir():
+        if existing == directory:
+            return f"broker.data_dir: {directory} is not a directory"
+        return f"broker.data_dir: {directory} cannot be created: {existing} is not a directory"
+    paths = [existing]
+    if os.path.exists(directory / JOURNAL_NAME):
+        paths.append(directory / JOURNAL_NAME)
+    for path in paths:
+        if not os.access(path, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+            return (
+                f"broker.data_dir: this user may not read and write {path}; run the broker as the "
+                "owner of that directory, or choose another data directory (--data-dir)"
+            )
+    return ""
 
 
 def _destination_problems(section: str, settings: DestinationSettings) -> Iterator[str]:

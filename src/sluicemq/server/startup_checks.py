@@ -1,8 +1,8 @@
 """Checks of a start of the broker, without serving and without changes.
 
-`Config.problems` has checked the configuration before, and has read certificates with their keys
-and the user database. The checks of this module are whether the data directory can be written to
-and whether the addresses can be listened on.
+`Config.problems` has checked the configuration and the data directory before, and has read
+certificates with their keys and the user database. This module checks whether the addresses can be
+listened on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from sluicemq.journal.files import JOURNAL_NAME, take_lock
 from sluicemq.model.errors import AddressUnavailable, ConfigurationError, JournalLocked
 from sluicemq.model.url import Url
-from sluicemq.server.config import Config
+from sluicemq.server.config import Config, data_dir_problem
 from sluicemq.server.listener import bind, is_stale
 from sluicemq.server.listener_settings import Listener, admin_listener
 
@@ -38,8 +38,7 @@ def check_startup(config: Config) -> Iterator[StartupCheck]:
     """Yield the checks. TCP ports are bound for a moment, unless a broker runs with this data
     directory, which may use them."""
     directory = config.broker.data_dir
-    problem = directory_problem(directory)
-    yield StartupCheck("broker.data_dir", f"data directory {directory}: may be written to", problem)
+    yield StartupCheck("broker.data_dir", f"data directory {directory}: may be written to")
     yield StartupCheck("auth.users_file", f"user database {config.users_file}: read")
     for listener in config.listeners:
         if listener.url.tls:
@@ -50,7 +49,7 @@ def check_startup(config: Config) -> Iterator[StartupCheck]:
         yield StartupCheck("listeners", f"addresses: not tried, because {holder}")
         return
     listeners = list(config.listeners)
-    if not problem:
+    if not data_dir_problem(directory):
         listeners.append(admin_listener(config.admin_socket))
     for listener in listeners:
         yield StartupCheck(
@@ -58,22 +57,6 @@ def check_startup(config: Config) -> Iterator[StartupCheck]:
             f"{listener.url}: may be listened on",
             address_problem(listener, directory),
         )
-
-
-def directory_problem(directory: Path) -> str:
-    """Return why a data directory cannot be used; "" if it can be used, or created."""
-    existing = next(path for path in (directory, *directory.parents) if path.exists())
-    if not existing.is_dir():
-        if existing == directory:
-            return f"broker.data_dir: {directory} is not a directory"
-        return f"broker.data_dir: {directory} cannot be created: {existing} is not a directory"
-    paths = [existing]
-    if existing == directory and (directory / JOURNAL_NAME).exists():
-        paths.append(directory / JOURNAL_NAME)
-    for path in paths:
-        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-            return f"broker.data_dir: this user may not write to {path}"
-    return ""
 
 
 def address_problem(listener: Listener, directory: Path) -> str:
