@@ -206,7 +206,11 @@ def test_destinations_inherit_default_destination(tmp_path: Path) -> None:
             ["both in the URL"],
         ),
         ("[[listeners]]\nurl = 'phpmq://?socket_mode=0600'", ["requires a Unix socket"]),
-        ("[[listeners]]\nurl = 'phpmq+unix:///s'\nsocket_mode = 660", ["socket_mode", "511"]),
+        (
+            "[[listeners]]\nurl = 'phpmq+unix:///s'\nsocket_mode = 440",
+            ["socket_mode", "octal digits"],
+        ),
+        ("[[listeners]]\nurl = 'phpmq+unix:///s'\nsocket_mode = '7777'", ["socket_mode", "511"]),
         ("[[listeners]]\nurl = 'phpmq://?certifcate=/x'", ["did you mean certificate?"]),
         ("[[listeners]]\nurl = 'phpmq://?durability=fast'", ["none, lazy, sync"]),
         ("[[listeners]]\nurl = 'phpmq+unix://s'", ["three slashes"]),

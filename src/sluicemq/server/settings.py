@@ -3,9 +3,9 @@
 The configuration schema is made of msgspec structs, whose fields are annotated with
 `model.setting.about(...)`.
 
-Sizes, durations and file modes may have a unit: `64MiB`, `1.5s`, `0660`. A number without one is
-in the unit of its setting. Suffixes are case-sensitive: `kB` is 1000 bytes and `KiB` 1024 (IEC).
-`K`, `M` and `G` are rejected, because they are used for both.
+Sizes and durations may have a unit: `64MiB`, `1.5s`. A number without one is in the unit of its
+setting. Suffixes are case-sensitive: `kB` is 1000 bytes and `KiB` 1024 (IEC). `K`, `M` and `G` are
+rejected, because they are used for both. A file mode is a text of octal digits: `0660`.
 """
 
 from __future__ import annotations
@@ -91,6 +91,11 @@ def convert(value: object, setting: Setting, position: str, *, text: bool, base:
         return _convert_choice(value, accepted, position)
     if setting.kind is Path:
         return _convert_path(value, position, base)
+    if setting.unit is Unit.MODE and not isinstance(value, str):
+        # in TOML, 440 is decimal, and 0o660 is the same number as 432
+        raise ConfigurationError(
+            f'{position}: {value!r} does not fit; write octal digits in quotes, as "0660"'
+        )
     if setting.unit is not None and isinstance(value, str):
         try:
             value = parse_quantity(value, setting.unit)
