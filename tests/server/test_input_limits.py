@@ -8,7 +8,6 @@ import threading
 import time
 import urllib.request
 from contextlib import ExitStack, suppress
-from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -24,7 +23,7 @@ from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.phpmq.wire import encode_send
 from sluicemq.protocols.vibemq import wire as vibemq
 from sluicemq.protocols.vibemq.wire import Decoder, Frame
-from sluicemq.server.connection import Admission
+from sluicemq.server.admission import Admission
 from sluicemq.server.input_budget import InputBudget
 from sluicemq.server.listener_settings import Listener
 from tests.server.conftest import Start
@@ -335,10 +334,7 @@ def test_connections_per_user_are_limited() -> None:
     options = Listener(url=Url.parse("vibemq://"), max_connections_per_user=2)
     unused: Any = None
     listener: Admission[Any] = Admission(options, unused, unused, InputBudget(MIB, 30.0))
-    connections: list[Any] = [
-        SimpleNamespace(claimed_user="", received_bytes=0, sent_bytes=0) for _ in range(4)
-    ]
-    first, second, third, fourth = connections
+    first, second, third, fourth = (object() for _ in range(4))
     for connection in (first, second):
         listener.claim_user(connection, "anna")
         listener.claim_user(connection, "anna")  # a second login of the same user

@@ -20,7 +20,7 @@ from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import AddressUnavailable, ConnectionLost
 from sluicemq.model.url import Url
 from sluicemq.protocols.phpmq.wire import FROM_SERVER, Decoder, encode_consume, encode_send
-from sluicemq.server.connection import Admission
+from sluicemq.server.admission import Admission
 from sluicemq.server.listener import OpenListener, bind
 from sluicemq.server.listener_settings import Listener
 from sluicemq.server.session_factories import detect_protocol

@@ -16,7 +16,8 @@ import structlog
 from sluicemq.management.broker import InputItem, ListenerItem
 from sluicemq.model.errors import AddressUnavailable, ConfigurationError
 from sluicemq.model.url import Url
-from sluicemq.server.connection import Admission, Connection
+from sluicemq.server.admission import Admission
+from sluicemq.server.connection import Connection
 from sluicemq.server.input_budget import InputBudget
 from sluicemq.server.listener_settings import Listener
 from sluicemq.server.tls import Tls, TlsAcceptor
@@ -33,7 +34,7 @@ log = structlog.get_logger("sluicemq.listener")
 class OpenListener:
     """Open listener; its connections are in `admission`."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Admission[Connection]) -> None:
         """Create a closed listener."""
         self.admission = admission
         self.options = admission.options

@@ -40,9 +40,9 @@ from sluicemq.protocols.vibemq.large import MAX_RUNNING_JOBS, Offload
 from sluicemq.security.authenticator import Authenticator
 from sluicemq.security.user_service import UserService
 from sluicemq.server import tracing
+from sluicemq.server.admission import Admission
 from sluicemq.server.clock import SystemClock, time_budget
 from sluicemq.server.configuration_reference import EffectiveConfiguration
-from sluicemq.server.connection import Admission
 from sluicemq.server.event_loop import BackgroundThread, EventLoopBatch, record_lag
 from sluicemq.server.input_budget import InputBudget
 from sluicemq.server.listener import ConnectionRegistry, OpenListener
@@ -281,8 +281,9 @@ class Server:
         try:
             for options in config.listeners:
                 session_factory = session_factories.of(options)
-                admission = Admission(options, session_factory, batch, budget, max_descriptors)
-                listener = OpenListener(admission)
+                listener = OpenListener(
+                    Admission(options, session_factory, batch, budget, max_descriptors)
+                )
                 await listener.open()
                 self.listeners.append(listener)
             admin = admin_listener(config.admin_socket)

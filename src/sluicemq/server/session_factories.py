@@ -54,7 +54,7 @@ from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.protocols.vibemq.wire import MAX_BODY
 from sluicemq.security.access import Access
 from sluicemq.security.authenticator import Authenticator
-from sluicemq.server.connection import SessionFactory
+from sluicemq.server.admission import SessionFactory
 from sluicemq.server.listener import OpenListener
 from sluicemq.server.listener_settings import JmqSettings, Listener
 

@@ -34,7 +34,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.server.connection import Admission, Connection, name_of
+from sluicemq.server.admission import Admission, name_of
+from sluicemq.server.connection import Connection
 from sluicemq.server.listener_settings import Listener
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ class TlsAcceptor:
 
     def __init__(
         self,
-        admission: Admission,
+        admission: Admission[Connection],
         connect: Callable[[], Connection],
         tls: Tls,
         sockets: list[socket.socket],
