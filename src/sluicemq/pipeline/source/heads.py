@@ -38,13 +38,23 @@ class Heads:
     Sequence numbers and offsets are below 2**63, so the columns are signed, as in Spark.
     """
 
-    __slots__ = ("_columns", "_parent", "_rows", "count")
+    __slots__ = ("_columns", "_parent", "_rows")
 
-    def __init__(self, columns: dict[str, Column], count: int) -> None:
+    def __init__(
+        self,
+        columns: dict[str, Column],
+        parent: Heads | None = None,
+        rows: Column | slice = slice(None),
+    ) -> None:
+        """Take these columns, and other ones on first access from `rows` of `parent`."""
         self._columns = columns
-        self._parent: Heads | None = None
-        self._rows: Column | slice = slice(None)
-        self.count = count
+        self._parent = parent
+        self._rows = rows
+
+    @property
+    def count(self) -> int:
+        """Number of records."""
+        return len(self["sequence"])
 
     def __getitem__(self, name: str) -> Column:
         column = self._columns.get(name)
@@ -55,14 +65,7 @@ class Heads:
 
     def take(self, rows: Column | slice) -> Heads:
         """Return a subset of the records. A column is copied on first access."""
-        if isinstance(rows, slice):
-            count = len(range(*rows.indices(self.count)))
-        else:
-            count = int(np.count_nonzero(rows)) if rows.dtype == np.bool_ else len(rows)
-        subset = Heads({}, count)
-        subset._parent = self
-        subset._rows = rows
-        return subset
+        return Heads({}, self, rows)
 
     def select(self, rows: Column) -> Heads:
         """Return the records at ascending `rows`, without a copy if these are all records."""
@@ -71,16 +74,13 @@ class Heads:
     @classmethod
     def concatenate(cls, parts: Sequence[Heads], names: Iterable[str]) -> Heads:
         """Return the records of all parts, with these columns only: the others can be freed."""
-        columns = {name: np.concatenate([part[name] for part in parts]) for name in names}
-        return cls(columns, sum(part.count for part in parts))
+        return cls({name: np.concatenate([part[name] for part in parts]) for name in names})
 
 
 def index_heads(index: SegmentIndex) -> Heads:
     """Return the columns of a sealed segment as views of its index."""
-    columns = {
-        name: _signed(np.frombuffer(column, _CODES[name])) for name, column in index.columns.items()
-    }
-    return Heads(columns, index.count)
+    columns = index.columns.items()
+    return Heads({name: _signed(np.frombuffer(column, _CODES[name])) for name, column in columns})
 
 
 def record_heads(data: memoryview, record_starts: Integers, base: int) -> Heads:
@@ -95,7 +95,7 @@ def record_heads(data: memoryview, record_starts: Integers, base: int) -> Heads:
         name: _signed(np.ascontiguousarray(fields[name])) for name in _HEADER.names or ()
     }
     columns["offset"] = record_starts + base
-    return Heads(columns, len(record_starts))
+    return Heads(columns)
 
 
 def _signed(column: Column) -> Column:

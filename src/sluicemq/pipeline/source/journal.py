@@ -52,7 +52,7 @@ class UnindexedTail:
     def __init__(self) -> None:
         self.at = 0
         self.addresses: dict[int, Address] = {}
-        self.messages = Heads(dict.fromkeys(_CACHED_COLUMNS, np.zeros(0, np.uint8)), 0)
+        self.messages = Heads(dict.fromkeys(_CACHED_COLUMNS, np.zeros(0, np.uint8)))
 
     def extend(self, segment: StoredSegment, end: int) -> None:
         """Add the records up to `end`, without those that are damaged."""
