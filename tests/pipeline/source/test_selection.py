@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pyspark.sql.types import StructType
+from zlib_ng import zlib_ng
 
+from sluicemq.journal.segment import TRAILER_BYTES
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.source import heads, plan
@@ -104,6 +106,25 @@ def test_segments_are_skipped(
     assert bool(rows) == (segments > 0)
     # the one that is being written has no index: it is looked at unless the time excludes it
     assert count - segments in (0, 1)
+
+
+def test_task_reads_few_records_without_checking_whole_segment(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = reader_of(directory, destinations="rare", events="published")
+    (share,) = reader.partitions()
+    checked: list[int] = []
+    original = zlib_ng.crc32
+
+    def counting(data: memoryview) -> int:
+        checked.append(len(data))
+        return original(data)
+
+    monkeypatch.setattr(zlib_ng, "crc32", counting)
+    (batch,) = reader.read(share)
+    assert batch.num_rows == 1
+    segments = directory.rglob("*.segment")
+    assert {path.stat().st_size - TRAILER_BYTES for path in segments}.isdisjoint(checked)
 
 
 def test_selects_destinations(directory: Path) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from sluicemq.pipeline.source.build import needed_mask
 from sluicemq.pipeline.source.heads import Heads, ignore_damage, index_heads, segment_heads
 from sluicemq.pipeline.source.journal import SourceJournal
-from sluicemq.pipeline.source.journal_storage import Integers, JournalState, StoredSegment
+from sluicemq.pipeline.source.journal_storage import Integers, StoredSegment
 from sluicemq.pipeline.source.offsets import Offset
 from sluicemq.pipeline.source.reading import Reading, SegmentRange
 from sluicemq.pipeline.source.selection import Selection, row_counts
@@ -42,16 +42,17 @@ class WeighedRange(NamedTuple):
     weights: np.ndarray
 
 
-def _ranges(state: JournalState, low: int, high: int) -> Iterator[tuple[int, SegmentRange]]:
+def _ranges(journal: SourceJournal, low: int, high: int) -> Iterator[tuple[int, SegmentRange]]:
     """Yield each segment with records from `low` on and below `high`: its index and its range."""
-    segments = state.segments
+    segments = journal.state.segments
     for number in range(max(0, bisect_right(segments, low) - 1), len(segments)):
         first = segments[number]
         if first >= high:
             return
         next_first = segments[number + 1] if number + 1 < len(segments) else high
         if max(low, first) < min(high, next_first):
-            yield number, SegmentRange(first, max(low, first), min(high, next_first), 0, 0)
+            end = journal.storage.records_end(journal.state, number)
+            yield number, SegmentRange(first, max(low, first), min(high, next_first), 0, end)
 
 
 def segment_ranges(
@@ -60,15 +61,15 @@ def segment_ranges(
     """Return the ranges that may contain a selected record, by the segments' index summaries.
 
     Without `strict`, removed and damaged segments are included; their tasks report them."""
-    state = journal.state
     ranges = []
-    for number, segment_range in _ranges(state, selection.low, min(selection.high, state.next)):
+    high = min(selection.high, journal.state.next)
+    for number, segment_range in _ranges(journal, selection.low, high):
         segment = journal.find(number, strict)
         if segment is None or segment.index is None:
             # only one task can read it
-            end, weight = (0, MIN_TASK_BYTES) if segment is None else (segment.end, segment.end)
+            weight = MIN_TASK_BYTES if segment is None else segment.end
             estimate = np.array([segment_range.low]), np.array([weight])
-            ranges.append(WeighedRange(segment_range._replace(end=end), *estimate))
+            ranges.append(WeighedRange(segment_range, *estimate))
             continue
         index = segment.index
         if not selection.may_be_in(index.summary):
@@ -132,10 +133,9 @@ def split_by_segment(
         segment_range._replace(
             start=start.offset
             if start.segment == segment_range.first and start.sequence <= low
-            else 0,
-            end=journal.storage.records_end(journal.state, number),
+            else 0
         )
-        for number, segment_range in _ranges(journal.state, low, high)
+        for _, segment_range in _ranges(journal, low, high)
     ]
 
 
@@ -186,7 +186,7 @@ def _selected(
 ) -> Iterator[tuple[StoredSegment, Heads, Integers]]:
     """Yield the selected records from `start` up to `end`, with the number of rows of each."""
     requested = reading.selection.within(start.sequence, end.sequence, start.starts, {})
-    for number, segment_range in _ranges(journal.state, start.sequence, end.sequence):
+    for number, segment_range in _ranges(journal, start.sequence, end.sequence):
         segment = journal.find(number, reading.strict)
         if segment is None or (
             segment.index is not None and not requested.may_be_in(segment.index.summary)

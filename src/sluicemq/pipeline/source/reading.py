@@ -49,8 +49,8 @@ log = logging.getLogger("sluicemq.pipeline.source")
 class SegmentRange(NamedTuple):
     """Range of the sequence numbers of one segment: from `low` on and below `high`.
 
-    start, end  byte range to scan if the segment has no index (start 0: the first record;
-                end 0: the segment has an index)
+    start  offset of the first record to scan if the segment has no index; 0 = its first one
+    end    end of the segment's records; 0 = its index states it
     """
 
     first: int
