@@ -287,15 +287,13 @@ class LakeTable:
 
     def tags(self, spark: SparkSession) -> dict[str, TagState]:
         """Return the last tag of each application that wrote to the table."""
-        if not self.exists(spark):
-            return {}
-        entries = self._computed_snapshot(spark).setTransactions().iterator()
-        states = {}
-        while entries.hasNext():
-            transaction = entries.next()
-            written = datetime.fromtimestamp(int(transaction.lastUpdated().get()) / 1000, UTC)
-            states[str(transaction.appId())] = TagState(int(transaction.version()), written)
-        return states
+        return {
+            str(tag.appId()): TagState(
+                int(tag.version()),
+                datetime.fromtimestamp(int(tag.lastUpdated().get()) / 1000, UTC),
+            )
+            for tag in scala_items(self._computed_snapshot(spark).setTransactions())
+        }
 
     def tagged_version(self, spark: SparkSession, application: str) -> int:
         """Return the version of an application's last tag; -1 if it has none."""
@@ -307,7 +305,7 @@ class LakeTable:
         return DeltaTable.forPath(spark, self.location).detail().collect()[0]
 
     def version(self, spark: SparkSession) -> int:
-        """Return the number of an existing table's current version."""
+        """Return the number of the current version; -1 if the table does not exist."""
         return int(self._snapshot(spark).version())
 
     def identity(self, spark: SparkSession) -> str:
@@ -331,6 +329,11 @@ class LakeTable:
         with temporary_settings(spark, INTERPRETED):
             snapshot.setTransactions()
         return snapshot
+
+
+def scala_items(sequence: Any) -> list[Any]:
+    """Return the items of a Scala sequence."""
+    return [sequence.apply(index) for index in range(sequence.size())]
 
 
 @contextmanager

@@ -76,12 +76,11 @@ class LakeWriter:
             layer: lake.layer(layer).tagged_version(spark, self._application)
             for layer in self._layers
         }
-        self._version = -1
-        if "bronze" in self._layers and lake.bronze.exists(spark):
-            self._version = lake.bronze.version(spark)
-        self._appended = -1
-        if "silver" in self._layers:
-            self._appended = lake.silver.tagged_version(spark, lake.append_application(journal))
+        self._version = lake.bronze.version(spark) if "bronze" in self._layers else -1
+        application = lake.append_application(journal)
+        self._appended = (
+            lake.silver.tagged_version(spark, application) if "silver" in self._layers else -1
+        )
         self._newest: datetime | None = None
 
     def write(self, events: DataFrame, first: int, last: int) -> BatchResult:

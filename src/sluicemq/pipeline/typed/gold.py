@@ -29,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.delta import Tag
+from sluicemq.pipeline.delta import Tag, scala_items
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.schema import quoted
 from sluicemq.pipeline.session import cached
@@ -145,7 +145,7 @@ def incremental_problem(gold: GoldTable, result: DataFrame | None) -> str | None
             f"{plan.nodeName()}: {advice}"
         )
     node = plan.child()
-    while children := _items(node.children()):
+    while children := scala_items(node.children()):
         if node.nodeName() not in _ROW_BY_ROW or len(children) > 1:
             return f"an incremental query has no {node.nodeName()} below GROUP BY: {advice}"
         (node,) = children
@@ -154,21 +154,16 @@ def incremental_problem(gold: GoldTable, result: DataFrame | None) -> str | None
 
 def _key_problem(gold: GoldTable, plan: Any) -> str | None:
     """Return the reason why `keys` are not the grouping columns; None if they are."""
-    grouping = _items(plan.groupingExpressions())
+    grouping = scala_items(plan.groupingExpressions())
     outputs = {
         output.name().lower(): output.child() if output.nodeName() == "Alias" else output
-        for output in _items(plan.aggregateExpressions())
+        for output in scala_items(plan.aggregateExpressions())
     }
     keys = [outputs.get(key.lower()) for key in gold.keys]
     is_same = len(keys) == len(grouping) and all(
         any(key is not None and group.semanticEquals(key) for key in keys) for group in grouping
     )
     return None if is_same else "keys must name the columns of GROUP BY, all of them and no others"
-
-
-def _items(sequence: Any) -> list[Any]:
-    """Return the items of a sequence of Scala."""
-    return [sequence.apply(index) for index in range(sequence.size())]
 
 
 class _GoldWriter:
