@@ -183,6 +183,8 @@ def test_json_that_is_quarantined_and_why(spark: SparkSession) -> None:
         b"": "the body is empty",
         b"  ": "the body is not JSON",
         b'{"customer": "a\xffb"}': "the body is not UTF-8",
+        b'{"labels": {"a\xffb": 1}}': "the body is not UTF-8",
+        b'{"parts": [{"m": {"a": {"b": "\xff"}}}]}': "the body is not UTF-8",
         b'\xff{"id": 1}': "the body is not UTF-8",
         b'\xef\xbb\xbf{"id": 1}': "the body is not JSON",
     }

@@ -461,9 +461,10 @@ def _any_value(
         ]
         return reduce(or_, parts)
     if isinstance(kind, t.MapType):
-        values = _any_value(f.map_values(value), t.ArrayType(kind.valueType), types, condition)
+        entry = t.StructType().add("key", kind.keyType).add("value", kind.valueType)
+        within = _any_value(f.map_entries(value), t.ArrayType(entry), types, condition)
         is_meant = re.match(types, "map")
-        return values | f.coalesce(condition(value), f.lit(False)) if is_meant else values
+        return within | f.coalesce(condition(value), f.lit(False)) if is_meant else within
     if isinstance(kind, t.ArrayType):
         element = kind.elementType
         value = f.exists(value, lambda item: _any_value(item, element, types, condition))
@@ -477,14 +478,11 @@ def _utf8(columns: t.StructType) -> Column:
 
     A scan of all bodies would cost a third of their parsing, so only texts in which decoding may
     have replaced something are scanned."""
-    suspect = f.lit(False)
-    for field in columns:
-        column = f.col(quoted(field.name))
-        if "string" in field.dataType.simpleString():
-            if not isinstance(field.dataType, t.StringType):
-                column = f.to_json(f.struct(column))
-            suspect = suspect | f.coalesce(f.contains(column, f.lit(_REPLACED)), f.lit(False))
-    return ~suspect | f.is_valid_utf8("_text")
+    values = f.struct(*map(quoted, columns.names))
+    replaced = _any_value(
+        values, columns, "string", lambda value: f.contains(value, f.lit(_REPLACED))
+    )
+    return ~replaced | f.is_valid_utf8("_text")
 
 
 def _type_error(field: t.StructField, raw: Column) -> Column:
