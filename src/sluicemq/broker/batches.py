@@ -210,11 +210,10 @@ class Batches:
         if refusals:
             raise BatchRefused(refusals, len(messages))
         publications = []
-        for destination, message, queue in plan:
-            if queue is not None:
-                message = self._publisher.redirect(message, destination, queue)
-                destination = queue
-            publications.append((destination, message))
+        for destination, message, target in plan:
+            if target is not destination:
+                message = self._publisher.redirect(message, destination, target)
+            publications.append((target, message))
         wall = self._core.clock.wall
         append_part = partial(
             self._core.journal.append_entry, RecordType.BATCH_PART, encode(part), wall
@@ -225,22 +224,22 @@ class Batches:
 
     def _plan(
         self, messages: Sequence[tuple[Address, Message]], creator: str | None
-    ) -> tuple[list[tuple[Destination, Message, Destination | None]], list[Refusal]]:
-        """Return the destination of each message with its dead-letter queue if it goes there; and
-        refusals.
+    ) -> tuple[list[tuple[Destination, Message, Destination]], list[Refusal]]:
+        """Return the refusals, and the other messages with their destination and where they are
+        published: there, or to its dead-letter queue.
         """
         if self._core.stopping:
             raise BrokerStopping("the broker is shutting down")
-        plan: list[tuple[Destination, Message, Destination | None]] = []
+        plan: list[tuple[Destination, Message, Destination]] = []
         refusals: list[Refusal] = []
         for row, (address, message) in enumerate(messages):
             try:
                 destination = self._destinations.resolve(
                     address, creator=creator, by=CreatedBy.MANAGEMENT
                 )
-                verdict: Destination | None = destination
+                target = destination
                 if destination.limited or destination.parked:
-                    verdict = self._publisher.apply_limits(destination, message, False)
+                    target = self._publisher.apply_limits(destination, message)
                 self._publisher.record_transient(destination, message)
                 if not message.durability:
                     self._publisher.expect_memory()
@@ -256,8 +255,7 @@ class Batches:
             except BrokerError as error:
                 refusals.append(Refusal(row, error, True))
             else:
-                queue = verdict if verdict is not destination else None
-                plan.append((destination, message, queue))
+                plan.append((destination, message, target))
         return plan, refusals
 
     # --- memory --------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ from sluicemq.model.dead_letters import DeadLetterOrigin, without_dead_letter_pr
 from sluicemq.model.destination import CreatedBy
 from sluicemq.model.errors import (
     ActionRefused,
+    BrokerError,
     BrokerStopping,
     DestinationNotFound,
     DestinationPrivate,
@@ -100,6 +101,14 @@ def _browsed(delivery: Delivery, steady: int) -> tuple[int, Delivery | None] | N
 
 SLICE: Final = 200
 """Number of messages that are purged together, with one record of the journal."""
+
+_REASONS: Final[dict[type[BrokerError], str]] = {
+    DestinationPrivate: "target-refused",
+    LimitExceeded: "target-full",
+    LowDiskSpace: "low-disk-space",
+    MessageTooLarge: "too-large",
+}
+"""Reason of the ActionRefused for each error of the target."""
 
 Slice = tuple["Subscription", list[Delivery]]
 
@@ -287,17 +296,9 @@ class Operations:
             raise BrokerStopping("the broker is shutting down")
         try:
             self._publisher.expect_space(message)  # the operation writes another record
-            admission = self._publisher.admit(target, message, None)
-        except LowDiskSpace as error:
-            raise ActionRefused("low-disk-space", str(error)) from None
-        except MessageTooLarge as error:
-            raise ActionRefused("too-large", str(error)) from None
-        except DestinationPrivate as error:
-            raise ActionRefused("target-refused", str(error)) from None
-        except LimitExceeded as error:
-            raise ActionRefused("target-full", str(error)) from None
-        assert admission is not None  # without a callback nothing is parked
-        return admission
+            return self._publisher.admit(target, message)
+        except (DestinationPrivate, LimitExceeded) as error:
+            raise ActionRefused(_REASONS[type(error)], str(error)) from None
 
     def purge(
         self, destination: Destination, unacked: bool, callback: Callable[[int], None] = ignore

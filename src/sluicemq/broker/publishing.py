@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.dispatch import add
@@ -20,6 +20,7 @@ from sluicemq.journal.format import Cause
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Overflow
 from sluicemq.model.errors import (
+    BrokerError,
     BrokerStopping,
     DestinationPrivate,
     LimitExceeded,
@@ -30,6 +31,7 @@ from sluicemq.model.message import Durability, Message
 
 # In CPython 3.11, the look-up of an enum member takes 20 times as long as that of a global.
 _SYNC: Final = Durability.SYNC
+_BLOCK: Final = Overflow.BLOCK
 
 PERSISTENT: Final = frozenset({Durability.LAZY, Durability.SYNC})
 """Durabilities refused while the disk is nearly full. TRANSIENT messages are in memory as well."""
@@ -83,14 +85,18 @@ class Publisher:
             if not message.durability:
                 self.expect_memory()
         if destination.limited or destination.parked:
-            admission = self.admit(destination, message, unblocked)
-            if admission is None:
-                return False
-            target, admitted_message = admission
-            if admitted_message is not message:
-                self.accept(target, admitted_message)
-                message.sequence = admitted_message.sequence
-                return True
+            if unblocked is not None and destination.settings.overflow is _BLOCK:
+                _check_message(destination, message)
+                if destination.parked or destination.would_exceed_limits(len(message.body)):
+                    self._park(destination, message, unblocked)
+                    return False
+            else:
+                target = self.apply_limits(destination, message)
+                if target is not destination:
+                    dead_letter = self.redirect(message, destination, target)
+                    self.accept(target, dead_letter)
+                    message.sequence = dead_letter.sequence
+                    return True
         self.accept(destination, message)
         return True
 
@@ -231,66 +237,56 @@ class Publisher:
             else:
                 fan_out(destination, message, targets)
 
-    def admit(
-        self, destination: Destination, message: Message, unblocked: Callable[[], None] | None
-    ) -> tuple[Destination, Message] | None:
-        """Apply the limits; return the destination and message to accept, or None if it was parked.
+    def _park(
+        self, destination: Destination, message: Message, unblocked: Callable[[], None]
+    ) -> None:
+        """Keep a message until its full destination has capacity.
 
-        The message is the given one, or for Overflow.DEAD_LETTER its dead letter. Raises as
-        `publish`.
+        Raises MessageTooLarge, LimitExceeded.
         """
-        target = self.apply_limits(destination, message, unblocked is not None)
-        if target is destination:
-            return destination, message
-        if target is not None:
-            return target, self.redirect(message, destination, target)
-        assert unblocked is not None
         core = self._core
+        body_size = len(message.body)
+        max_bytes = destination.settings.max_bytes
+        if max_bytes and body_size > max_bytes:
+            _reject(
+                destination,
+                MessageTooLarge,
+                f"{destination.address} holds up to {max_bytes} bytes, "
+                f"this body alone has {body_size}",
+            )
         size = core.size_in_memory(message)
         if core.memory + size > core.settings.memory_limit:
-            destination.statistics.rejected += 1
-            raise LimitExceeded(
+            _reject(
+                destination,
+                LimitExceeded,
                 f"{destination.address} is full, and messages in memory have reached the limit "
-                "(broker.memory_limit), so that no more can wait for capacity"
+                "(broker.memory_limit), so that no more can wait for capacity",
             )
         core.memory += size
         message.epoch = self._clock.epoch
         destination.parked.append(Parked(message, unblocked))
-        return None
 
-    def apply_limits(
-        self, destination: Destination, message: Message, may_wait: bool
-    ) -> Destination | None:
-        """Apply the limits and return the destination, its dead-letter queue, or None to park.
+    def admit(self, destination: Destination, message: Message) -> tuple[Destination, Message]:
+        """Apply the limits and return the destination and the message to accept.
 
-        None is returned only if `may_wait`. The destination's `message_ttl` counts from now,
-        regardless of the client's clock. Raises LimitExceeded, MessageTooLarge, DestinationPrivate.
+        These are the given ones, or for Overflow.DEAD_LETTER the dead-letter queue and the dead
+        letter. Raises as `apply_limits`.
         """
+        target = self.apply_limits(destination, message)
+        if target is destination:
+            return destination, message
+        return target, self.redirect(message, destination, target)
+
+    def apply_limits(self, destination: Destination, message: Message) -> Destination:
+        """Apply the limits and return the destination, or its dead-letter queue if it is full.
+
+        The destination's `message_ttl` counts from now, regardless of the client's clock. Raises
+        LimitExceeded, MessageTooLarge, DestinationPrivate.
+        """
+        _check_message(destination, message)
         settings = destination.settings
         size = len(message.body)
-        if destination.refuses_messages:
-            destination.statistics.rejected += 1
-            raise DestinationPrivate(f"{destination.address} does not accept messages from clients")
-        if settings.max_message_bytes and size > settings.max_message_bytes:
-            destination.statistics.rejected += 1
-            raise MessageTooLarge(
-                f"{destination.address} accepts bodies of up to "
-                f"{settings.max_message_bytes} bytes, "
-                f"this one has {size}"
-            )
-        if settings.message_ttl:
-            latest_expiration = self._clock.wall + settings.message_ttl
-            if not message.expiration or message.expiration > latest_expiration:
-                message.expiration = latest_expiration
         if destination.parked or destination.would_exceed_limits(size):
-            if settings.overflow is Overflow.BLOCK and may_wait:
-                if settings.max_bytes and size > settings.max_bytes:
-                    destination.statistics.rejected += 1
-                    raise MessageTooLarge(
-                        f"{destination.address} holds up to {settings.max_bytes} bytes, "
-                        f"this body alone has {size}"
-                    )
-                return None
             if settings.overflow is Overflow.DEAD_LETTER and settings.dead_letter:
                 queue = self._destinations.dead_letter_queue(destination)
                 if queue is not destination and self._core.dead_letters.becomes_dead_letter(
@@ -298,17 +294,19 @@ class Publisher:
                 ):
                     if queue.accepts_dead_letter(size):
                         return queue
-                    destination.statistics.rejected += 1
-                    raise LimitExceeded(
+                    _reject(
+                        destination,
+                        LimitExceeded,
                         f"{destination.address} is full, and so is its dead-letter queue "
                         f"{queue.name}: {queue.waiting} messages, {queue.waiting_bytes} bytes "
-                        "are waiting there"
+                        "are waiting there",
                     )
             if not destination.drops_when_full:
-                destination.statistics.rejected += 1
-                raise LimitExceeded(
+                _reject(
+                    destination,
+                    LimitExceeded,
                     f"{destination.address} is full: {destination.waiting} messages, "
-                    f"{destination.waiting_bytes} bytes are waiting"
+                    f"{destination.waiting_bytes} bytes are waiting",
                 )
         return destination
 
@@ -431,6 +429,38 @@ class Publisher:
             message.durability = Durability.NONE
         message.destination = target.address
         return self.publish_unit([(target, message)], [delivery], cause, chosen=chosen)
+
+
+def _check_message(destination: Destination, message: Message) -> None:
+    """Check the size of a message, and limit its lifetime.
+
+    Raises MessageTooLarge, and DestinationPrivate if the destination accepts no messages.
+    """
+    settings = destination.settings
+    size = len(message.body)
+    if destination.refuses_messages:
+        _reject(
+            destination,
+            DestinationPrivate,
+            f"{destination.address} does not accept messages from clients",
+        )
+    if settings.max_message_bytes and size > settings.max_message_bytes:
+        _reject(
+            destination,
+            MessageTooLarge,
+            f"{destination.address} accepts bodies of up to {settings.max_message_bytes} bytes, "
+            f"this one has {size}",
+        )
+    if settings.message_ttl:
+        latest_expiration = destination.core.clock.wall + settings.message_ttl
+        if not message.expiration or message.expiration > latest_expiration:
+            message.expiration = latest_expiration
+
+
+def _reject(destination: Destination, error: type[BrokerError], text: str) -> NoReturn:
+    """Count a message that the destination rejects, and raise the error with that text."""
+    destination.statistics.rejected += 1
+    raise error(text)
 
 
 class GroupCommit:

@@ -217,9 +217,7 @@ class Transactions:
         self._check_limits(transaction, self._core.size_in_memory(message))
         self._publisher.record_transient(destination, message)
         if destination.limited or destination.parked:
-            admission = self._publisher.admit(destination, message, None)
-            assert admission is not None  # without a callback nothing is parked
-            destination, message = admission
+            destination, message = self._publisher.admit(destination, message)
         message.epoch = self._core.clock.epoch
         self._add(transaction, destination, message)
 
