@@ -423,7 +423,7 @@ def test_backup_of_directory_without_journal_is_refused(tmp_path: Path) -> None:
 def test_further_files_are_kept_and_readable_by_their_owner_only(
     tmp_path: Path, journal: FileJournal
 ) -> None:
-    backup = back_up(tmp_path, extras={"users.json": b"{}"})
+    backup = back_up(tmp_path, read_extras=lambda: {"users.json": b"{}"})
     journal.close()
     target = tmp_path / "restored"
     restore(backup, target)
@@ -438,7 +438,7 @@ def test_further_files_are_kept_and_readable_by_their_owner_only(
 @pytest.fixture
 def backup(tmp_path: Path, journal: FileJournal) -> Path:
     fill(journal)
-    directory = back_up(tmp_path, extras={"users.json": b"{}"})
+    directory = back_up(tmp_path, read_extras=lambda: {"users.json": b"{}"})
     journal.close()
     return directory
 
@@ -551,7 +551,9 @@ def test_interrupted_restore_leaves_no_journal_and_can_be_repeated(
 def test_restore_interrupted_among_other_files_can_be_repeated(
     tmp_path: Path, journal: FileJournal
 ) -> None:
-    backup = back_up(tmp_path, extras={"users.json": b"{}", "configuration.toml": b"x"})
+    backup = back_up(
+        tmp_path, read_extras=lambda: {"users.json": b"{}", "configuration.toml": b"x"}
+    )
     journal.close()
     (backup / "configuration.toml").write_bytes(b"y")
     with pytest.raises(JournalDamaged, match="checksum differs"):
@@ -597,7 +599,9 @@ def test_restored_journal_is_readable_before_its_broker_starts(
 def test_files_that_name_journal_name_restored_one(tmp_path: Path, journal: FileJournal) -> None:
     """Messages that `sluicemq migrate` has transferred are not transferred again."""
     old_identity = journal.identity.hex()
-    backup = back_up(tmp_path, extras={"log": b'{"journal": "%s"}' % old_identity.encode()})
+    backup = back_up(
+        tmp_path, read_extras=lambda: {"log": b'{"journal": "%s"}' % old_identity.encode()}
+    )
     journal.close()
     result = restore(backup, tmp_path / "new")
     log = (tmp_path / "new" / "log").read_bytes()

@@ -11,6 +11,8 @@ import pytest
 from sluicemq.broker import Broker, OfflineImport
 from sluicemq.cli.local import LocalBroker
 from sluicemq.journal import FileJournal, Recovery
+from sluicemq.journal.backup import create
+from sluicemq.journal.stored_backup import restore
 from sluicemq.migrate import transfer
 from sluicemq.migrate.source_files import ChangeDetector
 from tests.cli.conftest import Run
@@ -116,25 +118,29 @@ def test_messages_of_run_that_ended_twice_in_one_unit_are_imported(
     assert numbers(tmp_path / "data") == list(range(10))
 
 
+begin_part = transfer.Ledger.begin_part
+
+
+def begin_three_parts(ledger: transfer.Ledger, keys: list[bytes]) -> int:
+    """Interrupt the run after its third part."""
+    if ledger.part == 3:
+        raise transfer.Interrupted
+    return begin_part(ledger, keys)
+
+
 def test_interrupted_run_is_completed_after_broker_has_forgotten_it(
     instance: Instance, migrate: Migrate, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after 30 days in which other batches were written."""
     recover = transfer.recover
-    begin_part = transfer.Ledger.begin_part
 
     def recover_without_writers(broker: Broker, recovery: Recovery) -> None:
         recover(broker, recovery)
         broker.batches.writers.clear()
 
-    def interrupt(self: transfer.Ledger, keys: list[bytes]) -> int:
-        if self.part == 3:
-            raise transfer.Interrupted
-        return begin_part(self, keys)
-
     monkeypatch.setattr(transfer, "PART_MESSAGES", 2)
     with monkeypatch.context() as patch:
-        patch.setattr(transfer.Ledger, "begin_part", interrupt)
+        patch.setattr(transfer.Ledger, "begin_part", begin_three_parts)
         result = run("migrate", "openmq", str(instance.path), "--to", str(tmp_path / "data"))
         assert result.code == 130
         monkeypatch.setattr(transfer, "recover", recover_without_writers)
@@ -142,6 +148,27 @@ def test_interrupted_run_is_completed_after_broker_has_forgotten_it(
         assert result.code == 130
     assert migrate("openmq", instance.path)["messages"]["imported_before"] == 6
     assert numbers(tmp_path / "data") == list(range(10))
+
+
+def test_restored_backup_of_unfinished_run_is_completed(
+    instance: Instance, migrate: Migrate, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run continues after the backup has copied the journal, and before it reads the ledger."""
+    data = tmp_path / "data"
+
+    def finish_run() -> dict[str, bytes]:
+        migrate("openmq", instance.path)
+        return {transfer.LEDGER: (data / transfer.LEDGER).read_bytes()}
+
+    monkeypatch.setattr(transfer, "PART_MESSAGES", 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(transfer.Ledger, "begin_part", begin_three_parts)
+        assert run("migrate", "openmq", str(instance.path), "--to", str(data)).code == 130
+    create(data / "journal", tmp_path / "backup", read_extras=finish_run)
+    data.rename(tmp_path / "lost")
+    restore(tmp_path / "backup", data)
+    assert migrate("openmq", instance.path)["messages"]["imported_before"] == 6
+    assert numbers(data) == list(range(10))
 
 
 def test_prepared_transactions_are_imported_once(

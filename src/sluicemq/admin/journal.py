@@ -442,7 +442,7 @@ class BackupService(Service):
             return make_backup(
                 journal.directory,
                 target,
-                extras=configuration.sources(),
+                read_extras=configuration.sources,
                 previous=previous,
                 link=requested.hard_links,
                 rate=requested.max_rate,

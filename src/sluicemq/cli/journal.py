@@ -536,19 +536,23 @@ def _copy_files(
 ) -> Manifest:
     """Copy the files of a data directory without the broker's help."""
     config = load_flags(location.config, location.data_dir).config
-    extras = EffectiveConfiguration(config).sources()
-    with suppress(ConnectionLost, RequestRefused), Api(location.target()) as api:
-        # a running broker knows the configuration it was started with
-        backups = api.call(LIST_BACKUPS, PageQuery())
-        extras[CONFIGURATION_NAME] = backups.configuration.encode()
-        users = Path(backups.users_file)
-        if users.exists():
-            extras[USERS_NAME] = users.read_bytes()
+
+    def read_extras() -> dict[str, bytes]:
+        extras = EffectiveConfiguration(config).sources()
+        with suppress(ConnectionLost, RequestRefused), Api(location.target()) as api:
+            # a running broker knows the configuration it was started with
+            backups = api.call(LIST_BACKUPS, PageQuery())
+            extras[CONFIGURATION_NAME] = backups.configuration.encode()
+            users = Path(backups.users_file)
+            if users.exists():
+                extras[USERS_NAME] = users.read_bytes()
+        return extras
+
     with _progress("copying") as bar:
         return create_backup(
             config.broker.data_dir / JOURNAL_NAME,
             directory,
-            extras=extras,
+            read_extras=read_extras,
             previous=previous,
             link=link,
             rate=rate,

@@ -250,7 +250,7 @@ def create(
     journal: Path,
     target: Path,
     *,
-    extras: Mapping[str, bytes] | None = None,
+    read_extras: Callable[[], Mapping[str, bytes]] = dict,
     previous: Path | None = None,
     link: bool = False,
     rate: int = 0,
@@ -260,7 +260,8 @@ def create(
     """Back up the journal in that directory, whether or not a broker has it open.
 
     target    directory of the backup; must be empty or not exist
-    extras    additional files, by name
+    read_extras returns additional files, by name; called once the journal has been copied, because
+              the list of imported messages (migrate/transfer.py) may only be newer than the journal
     previous  earlier backup of the same journal; its segments are shared by hard links, and either
               backup can be removed without the other
     link      share sealed segments with the data directory if it is on the same file system
@@ -303,7 +304,7 @@ def create(
                 if segment_path(journal, segment.first).exists():
                     raise  # the target has been removed
         _check_complete(journal, snapshot, end, copied)
-        for extra_name, data in (extras or {}).items():
+        for extra_name, data in read_extras().items():
             files.append(copy.write_file(extra_name, data))
         slots.renew(name, LEASE_MS)  # success proves that the slot kept all segments until now
     except RecordNotFound:

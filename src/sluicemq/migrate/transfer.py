@@ -14,9 +14,10 @@ repeated imports:
                       {"done": "openmq", "place": "/var/imq/…", "messages": 512, "at": …}
 
 A part is a unit of the journal. Its line is on disk before the unit is begun, and the next line
-follows once the unit is on disk. After a crash in between, the BATCH_PART record with the part's
-number, with which the unit ends, shows whether the unit was written. The broker forgets that record
-after 30 days, so it decides only if the list does not.
+follows once the unit is on disk. The unit ends with a BATCH_PART record with the part's number. So
+the last of these records tells which parts the journal has: after a crash not the one without a
+next line, and in a backup not those that were written while it was made. The broker forgets the
+record after 30 days; then a part without a next line counts as missing.
 
 Rows of the source that are set aside are not imported but written to a file in the data directory:
 
@@ -386,11 +387,16 @@ class LedgerLine(msgspec.Struct):
     keys: bytes = b""
 
 
-class Ledger:
-    """The file and the keys in it. `part` is the last unit begun.
+class LedgerPart(NamedTuple):
+    """A part in the ledger; `start` is the position of its line."""
 
-    If the last line begins a part, only the journal knows whether its unit was written.
-    """
+    number: int
+    start: int
+    keys: list[Key]
+
+
+class Ledger:
+    """The file and the keys in it. `part` is the last unit begun."""
 
     def __init__(self, path: Path) -> None:
         """Read the file; a missing file is an empty list. Raises SourceError if it is damaged."""
@@ -398,11 +404,11 @@ class Ledger:
         self.journal = ""
         self.part = 0
         self.keys: set[Key] = set()
-        self._last_keys: list[Key] = []
-        self._last_start = 0
-        """Keys of the last complete line, and its position in the file."""
+        self._parts: list[LedgerPart] = []
+        self._confirmed = 0
+        """Number of the last part that another line follows."""
         self._end = 0
-        """Number of bytes up to the end of that line."""
+        """Number of bytes up to the end of the last complete line."""
         content = path.read_bytes() if path.exists() else b""
         for line in content.splitlines(keepends=True):
             if not line.endswith(b"\n"):
@@ -416,26 +422,28 @@ class Ledger:
                     "backup."
                 ) from None
             self.journal = entry.journal or self.journal
-            self.part = entry.part or self.part
-            starts = range(0, len(entry.keys), KEY_BYTES)
-            self._last_keys = [entry.keys[start : start + KEY_BYTES] for start in starts]
-            self.keys.update(self._last_keys)
-            self._last_start = self._end
+            self._confirmed = self.part
+            if entry.part:
+                self.part = entry.part
+                starts = range(0, len(entry.keys), KEY_BYTES)
+                keys = [entry.keys[start : start + KEY_BYTES] for start in starts]
+                self._parts.append(LedgerPart(entry.part, self._end, keys))
+                self.keys.update(keys)
             self._end += len(line)
 
     def begin(self, journal: bytes, written: int) -> None:
-        """Prepare for writing: remove an incomplete last line, and a last part that is neither
-        confirmed nor in the journal. `written` is the number of the last part in the journal, as
-        far as the broker remembers it.
+        """Prepare for writing: remove an incomplete last line, and the parts that the journal does
+        not have. `written` is the number of the last part in it, 0 if the broker has forgotten it.
 
         A list that belongs to another journal, which no longer exists, is removed.
         """
         if self.journal != journal.hex():
             self.keys.clear()
             self._end = 0
-        elif self.part > written and self._last_keys:
-            self.keys.difference_update(self._last_keys)
-            self._end = self._last_start
+        for part in self._parts:
+            if part.number > (written or self._confirmed):
+                self.keys.difference_update(part.keys)
+                self._end = min(self._end, part.start)
         self.part = max(self.part, written)
         fd = open_and_inherit_owner(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
         with open(fd, "wb") as file:
