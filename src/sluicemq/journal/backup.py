@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from hashlib import sha256
 from itertools import zip_longest
 from pathlib import Path
@@ -33,9 +33,9 @@ from sluicemq.journal.files import (
     DurableEnd,
     create_file,
     encode_durable,
+    lock_if_stopped,
     read_durable,
     sync_directory,
-    take_lock,
     write_at,
     write_atomically,
 )
@@ -68,7 +68,7 @@ from sluicemq.journal.stored_backup import (
     read_manifest,
     write_manifest,
 )
-from sluicemq.model.errors import JournalError, JournalLocked, RecordNotFound
+from sluicemq.model.errors import JournalError, RecordNotFound
 
 LEASE_MS: Final = 60_000
 RENEW_SECONDS: Final = 10.0
@@ -404,7 +404,7 @@ def _wait_for_end(journal: Path, position: int) -> DurableEnd:
     """Return the end up to which to copy, which is at or after the snapshot's position."""
     deadline = time.monotonic() + START_SECONDS
     while True:
-        with _lock_if_stopped(journal) as stopped:
+        with lock_if_stopped(journal) as stopped:
             end = _last_unit(journal) if stopped else read_durable(journal)
         if end is not None and end.sequence >= position:
             return end
@@ -416,21 +416,6 @@ def _wait_for_end(journal: Path, position: int) -> DurableEnd:
                 "still be starting; try again later"
             )
         time.sleep(0.05)
-
-
-@contextmanager
-def _lock_if_stopped(journal: Path) -> Iterator[bool]:
-    """Yield True, with the journal locked, if no broker has it open."""
-    try:
-        fd = take_lock(journal, create=False)
-    except JournalLocked:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        if fd >= 0:
-            os.close(fd)
 
 
 def _last_unit(journal: Path) -> DurableEnd | None:

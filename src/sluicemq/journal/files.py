@@ -168,6 +168,21 @@ def take_lock(directory: Path, *, create: bool = True) -> int:
     return fd
 
 
+@contextmanager
+def lock_if_stopped(directory: Path) -> Iterator[bool]:
+    """Yield True, with the directory locked, if no broker has the journal in it open."""
+    try:
+        fd = take_lock(directory, create=False)
+    except JournalLocked:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
 def remove_temporary(directory: Path) -> None:
     """Remove temporary files that a crash left."""
     for name in os.listdir(directory):

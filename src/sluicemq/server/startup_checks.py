@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from sluicemq.journal.files import JOURNAL_NAME, take_lock
-from sluicemq.model.errors import AddressUnavailable, ConfigurationError, JournalLocked
+from sluicemq.journal.files import JOURNAL_NAME, lock_if_stopped
+from sluicemq.model.errors import AddressUnavailable, ConfigurationError
 from sluicemq.model.url import Url
 from sluicemq.server.config import Config, data_dir_problem
 from sluicemq.server.listener import bind, is_stale
@@ -92,12 +93,10 @@ def _try_socket(url: Url, directory: Path) -> None:
 
 def _holder(directory: Path) -> str:
     """Return the statement that a broker uses the data directory; "" if none does."""
-    try:
-        descriptor = take_lock(directory / JOURNAL_NAME, create=False)
-    except JournalLocked:
-        return f"a broker runs with {directory}"
-    except OSError:
-        return ""  # reported as a problem of the directory
-    if descriptor >= 0:
-        os.close(descriptor)
+    with (
+        suppress(OSError),  # reported as a problem of the directory
+        lock_if_stopped(directory / JOURNAL_NAME) as is_stopped,
+    ):
+        if not is_stopped:
+            return f"a broker runs with {directory}"
     return ""
