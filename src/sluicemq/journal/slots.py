@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -178,7 +178,6 @@ class Slots:
             created=now,
             until=now + lease if lease else 0,
         )
-        self._make_directory()
         with self._lock():
             if path.exists():
                 raise JournalError(f"the slot {name} exists already")
@@ -222,7 +221,6 @@ class Slots:
         Raises JournalError with the name of the holder if another process has the slot.
         """
         path = self._path(name)
-        self._make_directory()
         with self._lock():
             now = now_ms()
             with suppress(FileNotFoundError):
@@ -239,11 +237,6 @@ class Slots:
             )
             self._write(path, slot)
         return slot
-
-    def _make_directory(self) -> None:
-        if not self._directory.is_dir():
-            self._directory.mkdir(exist_ok=True)
-            inherit_owner(self._directory, self._directory.parent)
 
     def _get_usable(self, name: str) -> Slot:
         slot = self.get(name)
@@ -292,7 +285,8 @@ class Slots:
         a concurrent loss is not overwritten.
         """
         if not self._directory.is_dir():
-            return nullcontext()  # no slot exists; the caller raises
+            self._directory.mkdir(exist_ok=True)
+            inherit_owner(self._directory, self._directory.parent)
         return lock_file(self._directory / _LOCK, mode=0o640)
 
     def _write(self, path: Path, slot: Slot) -> None:
