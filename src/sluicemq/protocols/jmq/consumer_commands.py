@@ -30,7 +30,6 @@ from sluicemq.protocols.jmq.consumers import (
     UNLIMITED,
     JmsConsumer,
     JmsSession,
-    redeliver,
     reroute,
 )
 from sluicemq.protocols.jmq.destination_commands import create_lost_temporary, owns
@@ -549,7 +548,7 @@ class ConsumerCommands:
         attempted = boolean(packet, "JMQSetRedelivered")
         transaction = packet.transaction_id or number(packet, "JMQTransactionID", 0)
         blocks = self._ack_blocks(packet)
-        messages: list[tuple[JmsConsumer, bytes]] = []
+        messages: dict[JmsConsumer, list[bytes]] = {}
         if transaction:
             branch = self._branches.by_number(transaction)
             if branch is not None and self._connection.number in branch.connection_numbers:
@@ -557,7 +556,7 @@ class ConsumerCommands:
         for consumer_id, sysid in blocks:
             jms_consumer = self._connection.outbound.consumers.get(consumer_id)
             if jms_consumer is not None and jms_consumer.requires_ack:
-                messages.append((jms_consumer, sysid))
-        redeliver(messages, attempted)
-        for consumer, _ in messages:
+                messages.setdefault(jms_consumer, []).append(sysid)
+        for consumer, sysids in messages.items():
+            consumer.redeliver(sysids, attempted)
             self._remove_if_unused(consumer)

@@ -559,7 +559,10 @@ class JmsConsumer:
     # --- redelivery --------------------------------------------------------------------------
 
     def redeliver(self, sysids: Iterable[bytes], attempted: bool) -> None:
-        """Handle REDELIVER; `attempted` if the application has received the messages."""
+        """Redeliver unacked messages to this consumer or, if it is closed, to others.
+
+        `attempted`: the application has received them.
+        """
         requested: dict[Consumer, list[int]] = {}
         for sysid in sysids:
             entry = self.unacked.take(sysid)
@@ -697,13 +700,3 @@ def reroute(
         broker.release(engine_consumer, [delivery.sequence])
     else:
         broker.dead_letter(delivery.subscription, delivery.sequence, GIVEN_UP, force=too_large)
-
-
-def redeliver(messages: Iterable[tuple[JmsConsumer, bytes]], attempted: bool) -> None:
-    """Redeliver unacked messages, given their consumers and SysMessageIDs, to these consumers; if
-    they are closed, to others. `attempted`: the application has received them."""
-    requested: dict[JmsConsumer, list[bytes]] = {}
-    for consumer, sysid in messages:
-        requested.setdefault(consumer, []).append(sysid)
-    for consumer, sysids in requested.items():
-        consumer.redeliver(sysids, attempted)

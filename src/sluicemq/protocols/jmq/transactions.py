@@ -45,7 +45,7 @@ from sluicemq.model.access import Identity
 from sluicemq.model.errors import BrokerError, ProtocolError, SluiceError
 from sluicemq.protocols.java import Long, dumps_map
 from sluicemq.protocols.jmq.connection import JmqConnection
-from sluicemq.protocols.jmq.consumers import JmsConsumer, redeliver
+from sluicemq.protocols.jmq.consumers import JmsConsumer
 from sluicemq.protocols.jmq.destinations import find_or_create
 from sluicemq.protocols.jmq.fields import XID_SIZE, decode_xid, encode_xid
 from sluicemq.protocols.jmq.packets import (
@@ -373,12 +373,12 @@ class Branches:
 
     def revoke_acks(
         self, branch: Branch, blocks: Iterable[tuple[int, bytes]]
-    ) -> list[tuple[JmsConsumer, bytes]]:
-        """Revoke acknowledgements of the transaction; return their consumers and SysMessageIDs.
+    ) -> dict[JmsConsumer, list[bytes]]:
+        """Revoke acknowledgements of the transaction; return the SysMessageIDs by consumer.
 
         The messages are unacked on these consumers again. The consumers may be closed.
         """
-        messages: list[tuple[JmsConsumer, bytes]] = []
+        messages: dict[JmsConsumer, list[bytes]] = {}
         if not branch.can_roll_back:
             return messages
         withdraw_ack = self._broker.transactions.withdraw_ack
@@ -392,7 +392,7 @@ class Branches:
                 and delivery.sequence in engine_consumer.unacked
             ):
                 consumer.restore_unacked(block[1], delivery)
-                messages.append((consumer, block[1]))
+                messages.setdefault(consumer, []).append(block[1])
         return messages
 
     def _set_rollback_state(self, branch: Branch, rollback_state: State) -> None:
@@ -553,8 +553,10 @@ class TransactionCommands:
         sequence = 0
         if not branch.has_ended:
             if boolean(packet, "JMQRedeliver"):
+                attempted = boolean(packet, "JMQSetRedelivered", True)
                 messages = self._branches.revoke_acks(branch, list(branch.acked))
-                redeliver(messages, boolean(packet, "JMQSetRedelivered", True))
+                for consumer, sysids in messages.items():
+                    consumer.redeliver(sysids, attempted)
             sequence = self._branches.roll_back(branch)
         claim_transaction(self._connection.identity, branch.transaction)
         self._broker.when_durable(sequence, partial(self._reply, packet, branch))
