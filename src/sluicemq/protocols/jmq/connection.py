@@ -189,6 +189,14 @@ class JmqConnection:
         """User of the connection: anonymous until the login."""
         return self.channel.identity
 
+    def check_limit(self, count: int, objects: str, status: Status) -> None:
+        """Raise RejectedRequest with the status if the connection cannot have more objects.
+
+        `count` is their present number, `objects` their name in the plural.
+        """
+        if count >= self.options.max_per_connection:
+            raise RejectedRequest(status, f"the connection has {count} {objects}, the limit")
+
     def selector(self, packet: Packet) -> CompiledSelector | None:
         """Return the selector of a request, or None.
 

@@ -109,12 +109,8 @@ class ConsumerCommands:
         except ValueError:
             raise RejectedRequest(Status.BAD_REQUEST, f"unknown JMQAckMode {mode_number}") from None
         connection = self._connection
-        if len(connection.sessions) >= connection.options.max_per_connection:
-            raise RejectedRequest(
-                Status.NOT_ALLOWED,
-                f"the connection has {len(connection.sessions)} sessions, the limit",
-            )
-        session = JmsSession(self._connection.uid(), mode)
+        connection.check_limit(len(connection.sessions), "sessions", Status.NOT_ALLOWED)
+        session = JmsSession(connection.uid(), mode)
         connection.sessions[session.number] = session
         connection.reply(packet, properties={"JMQSessionID": Long(session.number)})
 
@@ -187,13 +183,10 @@ class ConsumerCommands:
         session = self._session_of(packet)
         address = address_of(packet)
         self._check_may_consume(address)
-        selector = self._connection.selector(packet)
-        if len(connection.outbound.consumers) >= connection.options.max_per_connection:
-            raise RejectedRequest(
-                Status.CONFLICT,
-                f"the connection has {len(connection.outbound.consumers)} consumers, the limit",
-            )
-        consumer_id = self._connection.uid()
+        selector = connection.selector(packet)
+        consumers = connection.outbound.consumers
+        connection.check_limit(len(consumers), "consumers", Status.CONFLICT)
+        consumer_id = connection.uid()
         terms = self._terms(packet, address, selector, consumer_id)
         options = connection.options
         shared = address.kind is Kind.TOPIC and terms.sharing
@@ -211,23 +204,20 @@ class ConsumerCommands:
         if credit.counts_bytes:
             properties["JMQBytes"] = Long(credit.byte_limit)
         consumer.attach()
-        connection.outbound.consumers[consumer_id] = consumer
+        consumers[consumer_id] = consumer
         session.consumers[consumer_id] = consumer
         self._sessions_by_consumer[consumer_id] = session.number
         if len(self._sessions_by_consumer) > MAX_CLOSED_CONSUMERS:
             self._sessions_by_consumer.popitem(last=False)
-        if text(packet, "JMQDurableName"):
-            ack_record = self._broker.last_ack_record
-            self._broker.when_durable(
-                ack_record, partial(self._confirm_consumer, packet, properties, consumer)
-            )
-        else:
-            self._confirm_consumer(packet, properties, consumer)
+        record = self._broker.last_ack_record if terms.durable else 0
+        self._broker.when_durable(
+            record, partial(self._confirm_consumer, packet, properties, consumer)
+        )
 
     def _confirm_consumer(
         self, packet: Packet, properties: dict[str, object], consumer: JmsConsumer
     ) -> None:
-        """Reply and begin to deliver, once the subscription is durable if it has to be."""
+        """Reply and begin to deliver, once a durable subscription is on disk."""
         self._connection.reply(packet, properties=properties)
         consumer.is_announced = True
         consumer.update_flow()

@@ -211,7 +211,6 @@ class JmsConsumer:
         "_broker",
         "_durables",
         "_full",
-        "_max_unacked",
         "_outbound",
         "_pattern",
         "_written",
@@ -256,7 +255,6 @@ class JmsConsumer:
         self.pending: deque[Delivery] = deque()
         self.last_acked_index = 0
         self._written = 0
-        self._max_unacked = outbound.max_unacked
         self._full = False
         """True if it has the maximum number of unacked messages."""
         self.is_announced = False
@@ -353,7 +351,7 @@ class JmsConsumer:
         """Write pending messages up to the limits, and grant the engine the remaining credit."""
         if self.closed or not self.is_announced:
             return
-        self._full = len(self.unacked.first) + self.unacked.duplicates >= self._max_unacked
+        self._full = len(self.unacked.first) + self.unacked.duplicates >= self._outbound.max_unacked
         if self.pending or not self._may_write():
             self.pauses.pause(_PAUSED)
             if not self._write_pending():
@@ -491,7 +489,7 @@ class JmsConsumer:
         if undeliverable:
             transport.call_later(0, partial(self._reroute_or_dead_letter, undeliverable, too_large))
         self.unacked.trim(self._is_entry_unacked)
-        self._full = len(unacked_entries) + self.unacked.duplicates >= self._max_unacked
+        self._full = len(unacked_entries) + self.unacked.duplicates >= outbound.max_unacked
         credit.bytes_left -= size
         if self._full or credit.bytes_left <= 0:
             self.pauses.pause(_PAUSED)

@@ -129,12 +129,8 @@ class Producers:
         self._check_may_send(address)
         if not is_wildcard(address):
             find_or_create(self._broker, address, connection.identity.creator)
-        if len(self._producers) >= connection.options.max_per_connection:
-            # by this, and not by 409, the Java client knows that there are too many
-            raise RejectedRequest(
-                Status.NOT_ALLOWED,
-                f"the connection has {len(self._producers)} producers, the limit",
-            )
+        # by this status, and not by 409, the Java client knows that there are too many
+        connection.check_limit(len(self._producers), "producers", Status.NOT_ALLOWED)
         producer = self._connection.uid()
         self._producers[producer] = address
         prefix = "Q" if address.kind is Kind.QUEUE else "T"

@@ -245,11 +245,8 @@ class Branches:
         sessionless: bool = False,
     ) -> Branch:
         """Start a transaction. Raises RejectedRequest: ERROR. The Xid must not be in use."""
-        if (
-            len(self._by_connection.get(connection.number, ()))
-            >= connection.options.max_per_connection
-        ):
-            raise RejectedRequest(Status.ERROR, "this connection has too many transactions")
+        transactions = self._by_connection.get(connection.number, ())
+        connection.check_limit(len(transactions), "transactions", Status.ERROR)
         branch = Branch(
             self._uid(),
             self._broker.transactions.begin(connection.identity.name),
