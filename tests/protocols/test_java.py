@@ -8,9 +8,8 @@ from struct import pack
 
 import pytest
 
-from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import FrameTooLarge, ProtocolError
-from sluicemq.model.message import UNCOMPRESSED_SIZE, BodyKind, Message, Origin
+from sluicemq.model.message import BodyKind
 from sluicemq.protocols import java
 from sluicemq.protocols.java import Byte, Char, Float, Long, SerialError, Short
 
@@ -437,40 +436,3 @@ def test_body_above_limit_is_not_converted() -> None:
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
-
-
-def message(flags: int, body: bytes, origin: Origin = Origin.JMQ) -> Message:
-    native = bytes(62) + flags.to_bytes(2, "big") + bytes(16)
-    properties: dict[str, bool | int | float | str | bytes | None] = {UNCOMPRESSED_SIZE: 3}
-    return Message(
-        Address(Kind.QUEUE, "q"), body, origin=origin, properties=properties, native=native
-    )
-
-
-def test_body_of_compressed_message_is_inflated() -> None:
-    body = zlib.compress(b"abc")
-    assert java.expanded(message(0x0405, body)) == b"abc"
-    assert java.expanded(message(0x0305, body)) == body
-    assert java.expanded(message(0x0405, body, Origin.VIBEMQ)) == body
-    with pytest.raises(ProtocolError):
-        java.expanded(message(0x0400, zlib.compress(b"abcd")))
-    with pytest.raises(FrameTooLarge):
-        java.expanded(message(0x0400, body), 2)
-
-
-@pytest.mark.parametrize(
-    ("flags", "stated", "expected"),
-    [(0x0305, 9, 3), (0x0405, 9, 9), (0x0405, -1, 0), (0x0405, 1 << 40, java.MAX_SIZE)],
-)
-def test_size_of_inflated_body_is_known_without_inflating(
-    flags: int, stated: int, expected: int
-) -> None:
-    published = message(flags, b"abc")
-    published.properties = {UNCOMPRESSED_SIZE: stated}
-    assert java.expanded_size(published) == expected
-
-
-def test_compressed_message_without_stated_size_may_have_maximum_size() -> None:
-    published = message(0x0405, b"abc")
-    published.properties = None
-    assert java.expanded_size(published) == java.MAX_SIZE

@@ -72,11 +72,10 @@ from sluicemq.protocols.java import (
     Float,
     Long,
     Short,
-    expanded,
     loads_map,
     loads_stream,
 )
-from sluicemq.protocols.transcoding import plain_body
+from sluicemq.protocols.transcoding import expanded, plain_body
 
 # --- Representation of messages -------------------------------------------------------------------
 #

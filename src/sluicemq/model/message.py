@@ -35,7 +35,7 @@ class BodyKind(IntEnum):
     OBJECT  a Java serialization stream of one object, which is never decoded: a JMS ObjectMessage
 
     A body received by JMQ is stored as it was sent, and may be compressed regardless of its type
-    (protocols/java.py: `expanded`).
+    (protocols/transcoding.py: `expanded`).
     """
 
     NONE = 0

@@ -42,7 +42,6 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from sluicemq.model.errors import FrameTooLarge, ProtocolError
-from sluicemq.model.message import UNCOMPRESSED_SIZE, Message, Origin
 
 
 class SerialError(ProtocolError):
@@ -569,10 +568,6 @@ class _Writer:
 
 # --- conversion for other protocols ------------------------------------------------------------
 
-_FLAGS_AT: Final = 62
-_COMPRESSED: Final = 0x04
-"""Flag in the first byte of the flags of a JMQ packet."""
-
 
 def json_of_map(body: bytes) -> bytes:
     """Return the body of a MapMessage as a JSON object. Raises SerialError.
@@ -636,33 +631,3 @@ def inflate(body: bytes, expected: int | None, limit: int) -> bytes:
     if expected is not None and len(plain) != expected:
         raise ProtocolError(f"a compressed body has {len(plain)} bytes, not {expected}")
     return plain
-
-
-def expanded_size(message: Message) -> int:
-    """Return the maximum number of bytes that `expanded` returns, without decompressing."""
-    if not _is_compressed(message):
-        return len(message.body)
-    size = _stated_size(message)
-    return MAX_SIZE if size is None else min(max(0, size), MAX_SIZE)
-
-
-def expanded(message: Message, limit: int = MAX_SIZE) -> bytes:
-    """Return a message's body, decompressed to at most `limit` bytes if its JMQ client compressed
-    it.
-
-    Raises ProtocolError as `inflate`.
-    """
-    if not _is_compressed(message):
-        return message.body
-    return inflate(message.body, _stated_size(message), limit)
-
-
-def _is_compressed(message: Message) -> bool:
-    native = message.native
-    return message.origin is Origin.JMQ and bool(native) and bool(native[_FLAGS_AT] & _COMPRESSED)
-
-
-def _stated_size(message: Message) -> int | None:
-    """Return the size of the decompressed body according to its publisher, None if unknown."""
-    size = (message.properties or {}).get(UNCOMPRESSED_SIZE)
-    return size if isinstance(size, int) else None

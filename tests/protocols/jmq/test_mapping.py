@@ -28,6 +28,7 @@ from sluicemq.protocols.jmq.mapping import (
 )
 from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_packet
+from sluicemq.protocols.transcoding import expanded
 
 IDENTITY = bytes(range(8))
 ADDRESS = bytes.fromhex("ff000000de6e438d7202ffff7f000001")
@@ -516,7 +517,7 @@ def test_compressed_body_stays_compressed() -> None:
     }
     packet = client_packet(flags=CLASSIC | packets.Z, properties=properties, body=body)
     message = message_of(packet)
-    assert java.expanded(message) == b"a" * 100
+    assert expanded(message) == b"a" * 100
     delivery = deliver(message)
     assert delivery.body == body
     assert delivery.flags == CLASSIC | packets.Z

@@ -65,7 +65,6 @@ from sluicemq.protocols.channel import (
     SentDeliveries,
     Unacked,
 )
-from sluicemq.protocols.java import expanded_size
 from sluicemq.protocols.transcoding import conversion_work
 from sluicemq.protocols.transport import Alarm
 from sluicemq.protocols.vibemq.compression import Compression

@@ -1,0 +1,50 @@
+"""Bodies that their JMQ clients compressed, as other protocols read them."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import FrameTooLarge, ProtocolError
+from sluicemq.model.message import UNCOMPRESSED_SIZE, Message, Origin
+from sluicemq.protocols.java import MAX_SIZE
+from sluicemq.protocols.transcoding import expanded, expanded_size
+
+
+def message(flags: int, body: bytes, origin: Origin = Origin.JMQ) -> Message:
+    native = bytes(62) + flags.to_bytes(2, "big") + bytes(16)
+    properties: dict[str, bool | int | float | str | bytes | None] = {UNCOMPRESSED_SIZE: 3}
+    return Message(
+        Address(Kind.QUEUE, "q"), body, origin=origin, properties=properties, native=native
+    )
+
+
+def test_body_of_compressed_message_is_inflated() -> None:
+    body = zlib.compress(b"abc")
+    assert expanded(message(0x0405, body)) == b"abc"
+    assert expanded(message(0x0305, body)) == body
+    assert expanded(message(0x0405, body, Origin.VIBEMQ)) == body
+    with pytest.raises(ProtocolError):
+        expanded(message(0x0400, zlib.compress(b"abcd")))
+    with pytest.raises(FrameTooLarge):
+        expanded(message(0x0400, body), 2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "stated", "expected"),
+    [(0x0305, 9, 3), (0x0405, 9, 9), (0x0405, -1, 0), (0x0405, 1 << 40, MAX_SIZE)],
+)
+def test_size_of_inflated_body_is_known_without_inflating(
+    flags: int, stated: int, expected: int
+) -> None:
+    published = message(flags, b"abc")
+    published.properties = {UNCOMPRESSED_SIZE: stated}
+    assert expanded_size(published) == expected
+
+
+def test_compressed_message_without_stated_size_may_have_maximum_size() -> None:
+    published = message(0x0405, b"abc")
+    published.properties = None
+    assert expanded_size(published) == MAX_SIZE
