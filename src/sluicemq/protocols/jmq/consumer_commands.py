@@ -81,6 +81,7 @@ class ConsumerCommands:
         "_branches",
         "_broker",
         "_connection",
+        "_consumers",
         "_durables",
         "_pending_replies",
         "_sessions_by_consumer",
@@ -92,6 +93,7 @@ class ConsumerCommands:
         self._branches = branches
         self._durables = durables
         self._broker = connection.broker
+        self._consumers = connection.outbound.consumers
         self._start_timer = Alarm(connection.channel.transport)
         """Timer of a START that is delayed."""
         self._sessions_by_consumer: OrderedDict[int, int] = OrderedDict()
@@ -145,7 +147,7 @@ class ConsumerCommands:
         """Requeue the unacked messages of the consumers and remove the consumers."""
         for consumer in list(session.consumers.values()):
             consumer.end()
-            self._connection.outbound.consumers.pop(consumer.number, None)
+            self._consumers.pop(consumer.number, None)
         session.consumers.clear()
 
     # --- START and STOP ----------------------------------------------------------------------
@@ -184,8 +186,7 @@ class ConsumerCommands:
         address = address_of(packet)
         self._check_may_consume(address)
         selector = connection.selector(packet)
-        consumers = connection.outbound.consumers
-        connection.check_limit(len(consumers), "consumers", Status.CONFLICT)
+        connection.check_limit(len(self._consumers), "consumers", Status.CONFLICT)
         consumer_id = connection.uid()
         terms = self._terms(packet, address, selector, consumer_id)
         options = connection.options
@@ -204,7 +205,7 @@ class ConsumerCommands:
         if credit.counts_bytes:
             properties["JMQBytes"] = Long(credit.byte_limit)
         consumer.attach()
-        consumers[consumer_id] = consumer
+        self._consumers[consumer_id] = consumer
         session.consumers[consumer_id] = consumer
         self._sessions_by_consumer[consumer_id] = session.number
         if len(self._sessions_by_consumer) > MAX_CLOSED_CONSUMERS:
@@ -301,7 +302,7 @@ class ConsumerCommands:
             return
         consumer_id = number(packet, "JMQConsumerID")
         connection = self._connection
-        consumer = connection.outbound.consumers.get(consumer_id)
+        consumer = self._consumers.get(consumer_id)
         if consumer is None or consumer.closed:
             raise RejectedRequest(Status.NOT_FOUND, f"the connection has no consumer {consumer_id}")
         last = packet.body or None
@@ -379,7 +380,7 @@ class ConsumerCommands:
         outbound = connection.outbound
         outbound.max_packet_size = client_packet_limit(packet, outbound.max_packet_size)
         if "JMQConsumerID" in packet.properties:
-            consumer = self._connection.outbound.consumers.get(number(packet, "JMQConsumerID"))
+            consumer = self._consumers.get(number(packet, "JMQConsumerID"))
             if consumer is not None and not consumer.closed:
                 consumer.resume(-1 if size is None else size, limit)
         else:
@@ -417,7 +418,7 @@ class ConsumerCommands:
 
     def _acknowledge_blocks(self, blocks: list[tuple[int, bytes]]) -> bool:
         """Acknowledge messages; return whether the journal records it. Raises RejectedRequest."""
-        consumers = self._connection.outbound.consumers
+        consumers = self._consumers
         is_recorded = False
         for consumer_id, sysid in blocks:
             consumer = consumers.get(consumer_id)
@@ -456,7 +457,7 @@ class ConsumerCommands:
 
         Raises RejectedRequest.
         """
-        consumer = self._connection.outbound.consumers.get(consumer_id)
+        consumer = self._consumers.get(consumer_id)
         if consumer is None:
             if self._sessions_by_consumer.get(consumer_id) in self._connection.sessions:
                 return None
@@ -470,7 +471,7 @@ class ConsumerCommands:
     def _remove_if_unused(self, consumer: JmsConsumer) -> None:
         """Remove a closed consumer that has no unacked messages."""
         if consumer.closed and not consumer.unacked.first:
-            self._connection.outbound.consumers.pop(consumer.number, None)
+            self._consumers.pop(consumer.number, None)
             consumer.session.consumers.pop(consumer.number, None)
 
     # --- transactions ------------------------------------------------------------------------
@@ -544,7 +545,7 @@ class ConsumerCommands:
             if branch is not None and self._connection.number in branch.connection_numbers:
                 messages = self._branches.revoke_acks(branch, blocks)
         for consumer_id, sysid in blocks:
-            jms_consumer = self._connection.outbound.consumers.get(consumer_id)
+            jms_consumer = self._consumers.get(consumer_id)
             if jms_consumer is not None and jms_consumer.requires_ack:
                 messages.setdefault(jms_consumer, []).append(sysid)
         for consumer, sysids in messages.items():
