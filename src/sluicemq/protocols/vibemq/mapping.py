@@ -45,6 +45,7 @@ from typing import Final
 
 import msgspec
 
+from sluicemq.model.dead_letters import ORIGIN, REASON, TIME
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.identifiers import from_identifier
@@ -82,10 +83,8 @@ TYPE: Final = "JMSType"
 CONTENT_ENCODING: Final = "content-encoding"
 BASE64: Final = "base64"
 
-REASON: Final = "deadLetterReason"
-"""Property that marks a dead letter for the broker (model/dead_letters.py)."""
-DEAD_LETTER_HEADERS: Final = (REASON, "originalQueue", ATTEMPTS_HEADER, "failedAt")
-"""Properties that describe a dead letter."""
+DEAD_LETTER_HEADERS: Final = (REASON, ORIGIN, ATTEMPTS_HEADER, TIME)
+"""Properties that describe a dead letter; REASON marks a message as one for the broker."""
 
 _REASONS: Final = {
     "max-attempts": "MaxRetriesExceeded",
