@@ -22,7 +22,7 @@ def encode_dispatch(
     packets = [(wire.QUEUE_NAME, queue), (wire.CONTENT, body), (wire.MESSAGE_ID, message_id)]
     if dispatch_version != 1 and ttl >= 0:
         packets.append((wire.TIME_TO_LIVE, b"%d" % ttl))
-    return wire._message(wire.DISPATCH, packets)
+    return wire._encode_message(wire.DISPATCH, packets)
 
 
 def in_line_form(message: bytes, newline: bytes) -> bytes:

@@ -157,9 +157,9 @@ class Decoder(FrameDecoder[Frame]):
         """Append the complete frames, as `FrameDecoder` requires.
 
         The prefix of a message is its header and the packet header of its queue name. A prefix that
-        `_message` has parsed on this connection is not parsed again: it determines the type, the
-        number of packets and the end of the queue name. `_message` parses all messages whose
-        remaining bytes are not in the most frequent form.
+        `_parse_message` has parsed on this connection is not parsed again: it determines the type,
+        the number of packets and the end of the queue name. `_parse_message` parses all messages
+        whose remaining bytes are not in the most frequent form.
         """
         position = 0
         size = len(data)
@@ -196,27 +196,37 @@ class Decoder(FrameDecoder[Frame]):
                             append((kind, queue, content, data[identity:end], number))
                             position = end if packets == 2 else end + len(_NO_EXPIRY)
                             continue
-            end = self._message(data, position, frames)
+            end = self._parse_message(data, position, frames)
             if end < 0:
                 break
             position = end
         return position
 
-    def _message(self, data: bytes, start: int, frames: list[Frame]) -> int:
+    def _detect_newline(self, data: bytes, start: int) -> bool:
+        """Set `newline` by the bytes after the first header; return False if they are missing.
+
+        Raises ProtocolError for an invalid header, before those bytes have arrived.
+        """
+        position = start + _HEADER_SIZE
+        size = len(data)
+        if data[start : start + 1] != b"H" or size >= position:
+            self._shape(data[start:position])
+        if size < position + 2:
+            self._need = _HEADER_SIZE if size < position else _HEADER_SIZE + 2
+            return False
+        if data[position] == 0x0A:
+            self.newline = b"\n"
+        elif data[position : position + 2] == b"\r\n":
+            self.newline = b"\r\n"
+        self._undecided = False
+        return True
+
+    def _parse_message(self, data: bytes, start: int, frames: list[Frame]) -> int:
         """Parse one message in any form; return its end, or -1 if it is incomplete."""
+        if self._undecided and not self._detect_newline(data, start):
+            return -1
         size = len(data)
         position = start + _HEADER_SIZE
-        if self._undecided:
-            # The bytes after the header decide on the line form. Reject a bad header at once.
-            if data[start : start + 1] != b"H" or size >= position:
-                self._shape(data[start:position])
-            if size < position + 2:
-                return self._wait(_HEADER_SIZE if size < position else _HEADER_SIZE + 2)
-            next_bytes = data[position : position + 2]
-            self.newline = (
-                b"\n" if next_bytes[:1] == b"\n" else b"\r\n" if next_bytes == b"\r\n" else b""
-            )
-            self._undecided = False
         in_line_form = self.newline != b""
         if in_line_form and data[start] in b"\r\n":
             return start + 1  # blank lines between the messages
@@ -346,7 +356,7 @@ def _packet(kind: int, content: bytes, newline: bytes = b"") -> bytes:
     return b"P%02d%029d%b%b%b" % (kind, len(content), newline, content, newline)
 
 
-def _message(kind: int, packets: Iterable[tuple[int, bytes]]) -> bytes:
+def _encode_message(kind: int, packets: Iterable[tuple[int, bytes]]) -> bytes:
     parts = [_packet(packet, content) for packet, content in packets]
     return b"".join((_header(kind, len(parts)), *parts))
 
@@ -356,7 +366,7 @@ def encode_send(queue: bytes, body: bytes, ttl: int = 0, *, dispatch_version: in
     packets = [(QUEUE_NAME, queue), (CONTENT, body)]
     if dispatch_version != 1:
         packets.append((TIME_TO_LIVE, b"%d" % ttl))
-    return _message(SEND, packets)
+    return _encode_message(SEND, packets)
 
 
 def encode_consume(queue: bytes, count: int) -> bytes:
@@ -364,23 +374,23 @@ def encode_consume(queue: bytes, count: int) -> bytes:
 
     `count` limits the unacked messages; 0 = stop and requeue all.
     """
-    return _message(CONSUME, ((QUEUE_NAME, queue), (COUNT, b"%d" % count)))
+    return _encode_message(CONSUME, ((QUEUE_NAME, queue), (COUNT, b"%d" % count)))
 
 
 def encode_acknowledge(queue: bytes, message_id: bytes) -> bytes:
     """Encode an acknowledgement (type 004)."""
-    return _message(ACKNOWLEDGE, ((QUEUE_NAME, queue), (MESSAGE_ID, message_id)))
+    return _encode_message(ACKNOWLEDGE, ((QUEUE_NAME, queue), (MESSAGE_ID, message_id)))
 
 
 def encode_requeue(queue: bytes, message_id: bytes, ttl: int = 0) -> bytes:
     """Encode a requeue (type 005). `ttl` in seconds from now, 0 = unlimited."""
     packets = ((QUEUE_NAME, queue), (MESSAGE_ID, message_id), (TIME_TO_LIVE, b"%d" % ttl))
-    return _message(REQUEUE, packets)
+    return _encode_message(REQUEUE, packets)
 
 
 def encode_dead_letter(queue: bytes, message_id: bytes) -> bytes:
     """Encode a dead letter (type 006)."""
-    return _message(DEAD_LETTER, ((QUEUE_NAME, queue), (MESSAGE_ID, message_id)))
+    return _encode_message(DEAD_LETTER, ((QUEUE_NAME, queue), (MESSAGE_ID, message_id)))
 
 
 class DispatchEncoder:
