@@ -128,7 +128,6 @@ class PhpmqSession:
         "_unsent",
         "_waiting",
         "_waiting_bytes",
-        "_waiting_probes",
     )
 
     def __init__(
@@ -165,11 +164,9 @@ class PhpmqSession:
         self._count = 0
         self._encoder: DispatchEncoder | None = None
         """Encoder of the subscription's dispatches."""
-        self._waiting: deque[tuple[Destination, Message]] = deque()
-        """Sends that wait for disk space, and sends after them."""
+        self._waiting: deque[tuple[Destination, Message] | bytes] = deque()
+        """Sends that wait for disk space, and sends after them; of a probe, its queue."""
         self._waiting_bytes = 0
-        self._waiting_probes: list[bytes] = []
-        """Queues of the probes to answer once they are durable."""
         self._unsent = False
         """Dispatches are written that are not sent yet."""
 
@@ -269,8 +266,9 @@ class PhpmqSession:
 
     # --- frames ------------------------------------------------------------------------------
 
-    def _handle(self, frames: list[Frame]) -> bool:
-        """Process frames in order. Return False if one has to wait with those after it."""
+    def _handle(self, frames: list[Frame]) -> None:
+        """Publish the waiting sends and process frames, in order, up to a send for a full queue."""
+        channel = self._channel
         broker = self._broker
         publisher = self._publisher
         destinations = self._destinations
@@ -278,6 +276,9 @@ class PhpmqSession:
         now = broker.clock.wall
         published = 0
         try:
+            if waiting and not self._send_waiting():
+                self._hold_frames(frames)
+                return
             for index, (kind, queue, content, message_id, number) in enumerate(frames):
                 if kind == SEND:
                     if not self._dispatch_version:
@@ -304,7 +305,7 @@ class PhpmqSession:
                     published += 1
                     if not accepted:
                         self._hold_frames(frames[index + 1 :])
-                        return False
+                        return
                 elif kind == ACKNOWLEDGE:
                     sequence = self._ids.decode(message_id)
                     consumer = self._consumer
@@ -322,14 +323,17 @@ class PhpmqSession:
                     self._requeue_or_dead_letter(kind, queue, message_id, number)
         except (BrokerError, AccessDenied) as error:
             self._refuse(str(error))
-            return True
+            return
         finally:
-            self._channel.traffic.published += published
-        if waiting:
-            return False
+            channel.traffic.published += published
+        if waiting or channel.closed:
+            return
         if self._decoder.error is not None:
             self._refuse(str(self._decoder.error))
-        return True
+        elif channel.ended:
+            self._close_when_durable()
+        elif channel.paused:
+            channel.update_reading()
 
     def _subscribe(self, queue: bytes, count: int) -> None:
         """Replace the subscription of this connection; count 0 leaves it without one.
@@ -398,7 +402,7 @@ class PhpmqSession:
         """
         if queue.startswith(PROBE):
             if self._waiting:
-                self._waiting_probes.append(queue)
+                self._waiting.append(queue)
                 self._count_waiting(len(queue))
             else:
                 self._answer_probe(queue)
@@ -448,22 +452,9 @@ class PhpmqSession:
         """Continue after the send that waited for capacity is accepted; close if it is refused."""
         frames, _ = self._channel.release()
         if error is None:
-            self._resume_processing(frames)
+            self._handle(frames)
         else:
             self._refuse(str(error))
-
-    def _resume_processing(self, frames: list[Frame]) -> None:
-        """Publish the waiting sends, process the frames after them, and resume reading."""
-        if not self._send_waiting():
-            if self._publisher.parked:
-                self._channel.hold(frames, _size(frames))
-            elif not self._channel.closed:
-                self._handle(frames)
-        elif self._handle(frames) and not self._channel.closed:
-            if self._channel.ended:
-                self._close_when_durable()
-            else:
-                self._channel.update_reading()
 
     def _wait_for_space(self, destination: Destination, message: Message) -> None:
         """Add a send to those that wait, because the journal's disk is nearly full."""
@@ -485,37 +476,36 @@ class PhpmqSession:
 
     def _on_space_available(self) -> None:
         """Continue once the journal has space again."""
-        self._resume_processing([])
+        self._handle([])
 
     def _send_waiting(self) -> bool:
-        """Publish the sends that waited for disk space. Return False if one must wait again."""
+        """Publish the sends that wait for disk space, while there is some. Return False if one has
+        to wait for capacity. Raises BrokerError."""
         waiting = self._waiting
         while waiting:
-            destination, message = waiting[0]
-            try:
-                accepted = self._publisher.publish(destination, message, None)
-            except LowDiskSpace:
-                self._broker.publisher.when_space(self, self._on_space_available)
-                return False
-            except BrokerError as error:
-                self._close(str(error))
-                return False
+            send = waiting[0]
+            accepted = True
+            if isinstance(send, bytes):
+                self._answer_probe(send)
+                size = len(send)
+            else:
+                destination, message = send
+                try:
+                    accepted = self._publisher.publish(destination, message, None)
+                except LowDiskSpace:
+                    self._broker.publisher.when_space(self, self._on_space_available)
+                    return True
+                size = len(message.body)
             waiting.popleft()
-            self._waiting_bytes -= len(message.body) + WAITING_OVERHEAD
+            self._waiting_bytes -= size + WAITING_OVERHEAD
             if not accepted:
-                self._hold_frames([])
                 return False
-        self._waiting_bytes = 0
-        probes, self._waiting_probes = self._waiting_probes, []
-        for probe in probes:
-            self._answer_probe(probe)
         return True
 
     def _drop_waiting(self) -> None:
         if self._waiting:
             self._broker.publisher.forget_waiter(self)
             self._waiting.clear()
-            self._waiting_probes.clear()
             self._waiting_bytes = 0
 
     def _refuse(self, reason: str) -> None:
