@@ -229,16 +229,9 @@ class Subscriber:
         self._unacked_bytes = size
         if self._unacked_bytes >= self._connection.options.window_bytes:
             self.pauses.pause(_FULL)
-        if self.timeout:
-            self._subscriptions.schedule_timeout(self._broker.clock.steady + self.timeout)
 
-    def _send(
-        self, consumer: Consumer, deliveries: list[Delivery], first_frame: bytes | None = None
-    ) -> None:
-        """Write the frames of deliveries, up to one that another thread must encode.
-
-        `first_frame` is the large frame of the first.
-        """
+    def _send(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Write the frames of deliveries, up to one that another thread must encode."""
         connection = self._connection
         subscriptions = self._subscriptions
         compression = connection.compression
@@ -262,9 +255,7 @@ class Subscriber:
             if message.properties:
                 size += message.header_bytes()
             if size > LARGE:
-                large, first_frame = first_frame, None
-                if large is None:
-                    large = self._find_large(delivery, raw)
+                large = self._find_large(delivery, raw)
                 if large is None:
                     self._blocked = deliveries[index:]
                     self.pauses.pause(_ENCODING)
@@ -290,6 +281,8 @@ class Subscriber:
         connection.channel.traffic.delivered += len(chunks)
         subscriptions.sent_copies = number
         subscriptions.trim()
+        if self.timeout:
+            subscriptions.schedule_timeout(now + self.timeout)
         if too_long:
             decline = partial(self._decline, consumer, compression, too_long)
             connection.channel.transport.call_later(0, decline)
@@ -349,10 +342,10 @@ class Subscriber:
         if key == self._requested_key:
             self._requested_key = None
             # in an event loop callback of this connection, so that an error ends only it
-            self._timer.set(0, partial(self._send_blocked, key, frame))
+            self._timer.set(0, partial(self._send_blocked, frame))
 
-    def _send_blocked(self, key: LargeKey, frame: bytes | Exception) -> None:
-        """Send the large frame and the deliveries after it."""
+    def _send_blocked(self, frame: bytes | Exception) -> None:
+        """Send the large frame, which is cached now, and the deliveries after it."""
         if isinstance(frame, Exception):
             raise frame
         consumer = self.consumer
@@ -363,11 +356,7 @@ class Subscriber:
             delivery for delivery in deliveries if unacked.get(delivery.sequence) is delivery
         ]
         self._broker.mark_sent(remaining)
-        self._send(
-            consumer, remaining, frame if remaining and self._key(remaining[0]) == key else None
-        )
-        if self.timeout:
-            self._subscriptions.schedule_timeout(self._broker.clock.steady + self.timeout)
+        self._send(consumer, remaining)
         if not self._blocked:
             self.pauses.resume(_ENCODING)
 
