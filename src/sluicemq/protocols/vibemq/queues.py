@@ -156,11 +156,15 @@ class QueueOptions(NamedTuple):
         return self.apply_to(DestinationSettings())
 
     def apply_to(self, settings: DestinationSettings) -> DestinationSettings:
-        """Return the settings with these options in place of their own."""
+        """Return the settings with these options in place of their own.
+
+        An overflow policy that this strategy stands for stays.
+        """
+        keeps_policy = _STRATEGIES[settings.overflow] is self.overflow
         return replace(
             settings,
             max_messages=0 if self.max_queue_size == NO_LIMIT else self.max_queue_size,
-            overflow=_OVERFLOW[self.overflow],
+            overflow=settings.overflow if keeps_policy else _OVERFLOW[self.overflow],
             message_ttl=self.message_ttl,
             max_attempts=0 if self.max_retry_attempts == NO_LIMIT else self.max_retry_attempts,
             dead_letter=self.dead_letter,
@@ -245,9 +249,8 @@ def read_written(payload: bytes, headers: Mapping[str, object]) -> WrittenOption
 
     Raises ProtocolError with the name of the option that cannot be read.
     """
-    decoded: object = None
     try:
-        decoded = msgspec.json.decode(payload) if payload else None
+        decoded: object = msgspec.json.decode(payload) if payload else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"the options are not JSON: {error}") from None
     if decoded is not None and not isinstance(decoded, dict):
@@ -423,7 +426,7 @@ class QueueCreation:
     options  effective options of a CreateQueue without options
     """
 
-    __slots__ = ("_broker", "_defaults", "_explicit", "_idle_timeout", "_overflow", "options")
+    __slots__ = ("_broker", "_defaults", "_explicit", "_idle_timeout", "options")
 
     def __init__(self, broker: Broker, listener: WrittenOptions) -> None:
         """`listener` has the listener's options for queues for which a client gives none."""
@@ -439,18 +442,13 @@ class QueueCreation:
         """Names of the settings that the listener or the broker's configuration sets."""
         others = dict(given_defaults)
         self._idle_timeout: int | None = others.pop("idle_timeout", 0)
+        if listener.overflow is not None:
+            others.pop("overflow", None)
         self._defaults = DestinationSettings(**others)
-        self._overflow: Overflow | None = None
-        """Overflow policy of the broker's defaults that has no VibeMQ strategy."""
-        if listener.overflow is None and given_defaults.get("overflow") is Overflow.DROP_LOWEST:
-            self._overflow = Overflow.DROP_LOWEST
 
     def settings(self, options: QueueOptions) -> DestinationSettings:
         """Return the settings of a queue that CreateQueue creates with these options."""
-        settings = options.apply_to(self._defaults)
-        if self._overflow is not None and options.overflow is self.options.overflow:
-            settings = replace(settings, overflow=self._overflow)
-        return settings
+        return options.apply_to(self._defaults)
 
     def find_or_create(self, name: str, creator: str | None) -> Destination:
         """Return the destination of this name, created if necessary.
@@ -472,7 +470,8 @@ class QueueCreation:
         )
         # so that the journal records it even without messages
         broker.destinations.assign_number(destination)
-        return self._with_dead_letters(destination)
+        self._create_dead_letter_queue(destination)
+        return destination
 
     def declare(
         self,
@@ -480,7 +479,7 @@ class QueueCreation:
         written: WrittenOptions,
         creator: str | None,
         existing: Destination | None = None,
-    ) -> Destination:
+    ) -> None:
         """Create a queue with these options, or change those of an existing one.
 
         An existing one of another kind is replaced by one with its time of creation. `creator` is
@@ -502,12 +501,12 @@ class QueueCreation:
             provenance=provenance,
             created=0 if replaced is None else replaced.created,
         )
-        return self._with_dead_letters(declared)
+        self._create_dead_letter_queue(declared)
 
-    def _with_dead_letters(self, destination: Destination) -> Destination:
+    def _create_dead_letter_queue(self, destination: Destination) -> None:
+        """Create the dead-letter queue of a destination, if it has one."""
         if destination.dead_letters is not None:
             self._broker.destinations.dead_letter_queue(destination)
-        return destination
 
 
 # --- QueueInfo -----------------------------------------------------------------------------------
