@@ -27,6 +27,7 @@ from sluicemq.model.errors import (
 from sluicemq.model.url import Url
 from sluicemq.security import records
 from sluicemq.security.access import AuthSettings, Credentials
+from sluicemq.security.audit import MAX_PER_MINUTE
 from sluicemq.security.authenticator import (
     ADMIN,
     MAX_CHANGES,
@@ -943,6 +944,37 @@ def test_denials_are_logged_unless_the_audit_log_is_disabled(
         "x", Identity("anna"), "y"
     )
     assert len(log) == 1
+
+
+def test_an_address_cannot_fill_the_audit_log(
+    fixture: AuthenticatorFixture, log: list[dict[str, Any]]
+) -> None:
+    access, _ = fixture.open()
+    audit = fixture.authenticator.audit
+    for number in range(MAX_PER_MINUTE + 7):
+        access.log_denied(f"10.0.0.1:{number}", Identity(""), "produce a")
+    access.log_denied("10.0.0.2:5", Identity(""), "produce b")
+    assert len(log) == MAX_PER_MINUTE + 1
+    assert log[-1]["peer"] == "10.0.0.2:5"
+    fixture.now += 60
+    access.log_denied("10.0.0.1:9", Identity(""), "produce c")
+    assert [entry.get("operation") for entry in log[-2:]] == [None, "produce c"]
+    assert (log[-2]["event"], log[-2]["peer"], log[-2]["omitted"]) == ("denied", "10.0.0.1", 7)
+    assert [entry.omitted for entry in audit.recent()[:2]] == [0, 7]
+    assert audit.counts["denied"] == MAX_PER_MINUTE + 9
+
+
+def test_many_addresses_cannot_fill_the_audit_log(
+    fixture: AuthenticatorFixture, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluicemq.security.audit.MAX_SOURCES", 2)
+    access, _ = fixture.open()
+    for number in range(MAX_PER_MINUTE + 5):
+        access.log_denied(f"10.0.0.{number}:1", Identity(""), "produce a")
+    assert len(log) == MAX_PER_MINUTE + 2
+    fixture.now += 60
+    entry = fixture.authenticator.audit.recent()[0]
+    assert (entry.peer, entry.omitted) == ("other addresses", 3)
 
 
 def test_minimum_length_holds_for_users_that_a_protocol_adds(tmp_path: Path) -> None:

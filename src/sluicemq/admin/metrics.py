@@ -428,7 +428,11 @@ REQUEST_TIME: Final = _family(
     "Duration of requests; event streams count until they end.",
 )
 AUDIT: Final = _family(
-    "sluicemq_audit_events", _COUNTER, "", ("event",), "Entries of the audit log, by event."
+    "sluicemq_audit_events",
+    _COUNTER,
+    "",
+    ("event",),
+    "Events of the audit log, including those without a line of their own, by event.",
 )
 
 # --- the journal ---------------------------------------------------------------------------------

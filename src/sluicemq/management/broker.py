@@ -219,6 +219,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     operation    requested operation
     action       for a change over HTTP, the operation's id in the OpenAPI document
     result       done, or the status of the error response
+    omitted      number of further events from this address within a minute, each without a line
     """
 
     time: int
@@ -234,6 +235,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     role: str = ""
     changed: str = ""
     changed_by: str = ""
+    omitted: int = 0
 
 
 EVENT_STREAM: Final = "text/event-stream"

@@ -96,7 +96,7 @@ class Authenticator:
         self._insecure_public = insecure_public
         self._call_soon = call_soon
         self._wall = wall
-        self.audit = Audit(settings.audit_log)
+        self.audit = Audit(settings.audit_log, clock)
         self._changes = ThreadPoolExecutor(1, "users")
         self._pending_changes: Counter[str] = Counter()
         """Pending changes by the user who has made them, "" for those without a limit of their
