@@ -146,7 +146,7 @@ async def test_list_is_sorted_in_several_slices(
 
     api_fixture.scan_time.limit = 1
     query = SortedPageQuery(order=order, limit=20, offset=2 * RUN - 10)
-    page = await TimeSlices(api_fixture.broker).sorted_page(query, items(), Key)
+    page = await TimeSlices(api_fixture.broker).sorted_page(query, items(), Key, int)
     assert page.items == sorted(numbers, reverse=order == "desc")[2 * RUN - 10 : 2 * RUN + 10]
     assert (page.total, page.next_cursor) == (10 * RUN, str(2 * RUN + 10))
     assert max(compared.values()) <= 3 * RUN

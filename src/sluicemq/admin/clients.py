@@ -80,7 +80,6 @@ class ConnectionService(Service):
     async def list(self, call: Call, query: ConnectionQuery) -> Page[ConnectionItem]:
         """GET /connections"""
         slices = TimeSlices(self._broker)
-        sort_value = _CONNECTION_SORT_VALUES[query.sort]
         connections = (
             connection
             async for connection in slices.iterate(self._context.connections)
@@ -90,7 +89,8 @@ class ConnectionService(Service):
         return await slices.sorted_views(
             query,
             connections,
-            lambda connection: (sort_value(connection), connection.number),
+            _CONNECTION_SORT_VALUES[query.sort],
+            lambda connection: connection.number,
             _connection_item,
         )
 
@@ -208,7 +208,6 @@ class SubscriptionService(Service):
         else:
             topics = list(self._broker.destinations.values())
         slices = TimeSlices(self._broker)
-        sort_value = _SUBSCRIPTION_SORT_VALUES[query.sort]
         subscriptions = (
             subscription
             async for topic in slices.iterate(topics)
@@ -221,11 +220,8 @@ class SubscriptionService(Service):
         return await slices.sorted_views(
             query,
             subscriptions,
-            lambda subscription: (
-                sort_value(subscription),
-                subscription.destination.name,
-                subscription.name,
-            ),
+            _SUBSCRIPTION_SORT_VALUES[query.sort],
+            lambda subscription: (subscription.destination.name, subscription.name),
             _subscription_item,
         )
 
@@ -259,7 +255,6 @@ class SubscriptionService(Service):
         """GET /consumers"""
         name = destination_name(query.destination, "destination_base64", query.destination_base64)
         slices = TimeSlices(self._broker)
-        sort_value = _CONSUMER_SORT_VALUES[query.sort]
         consumers = (
             ConnectedConsumer(connection, consumer)
             async for connection in slices.iterate(self._context.connections)
@@ -272,7 +267,8 @@ class SubscriptionService(Service):
         return await slices.sorted_views(
             query,
             consumers,
-            lambda connected: (sort_value(connected), connected.consumer.number),
+            _CONSUMER_SORT_VALUES[query.sort],
+            lambda connected: connected.consumer.number,
             _consumer_item,
         )
 
@@ -389,7 +385,6 @@ class TransactionService(Service):
     async def list(self, call: Call, query: TransactionQuery) -> Page[TransactionItem]:
         """GET /transactions"""
         slices = TimeSlices(self._broker)
-        sort_value = _TRANSACTION_SORT_VALUES[query.sort]
         selected = (
             transaction
             async for transaction in slices.iterate(self._broker.transactions.values())
@@ -400,11 +395,8 @@ class TransactionService(Service):
         return await slices.sorted_views(
             query,
             selected,
-            lambda transaction: (
-                sort_value(transaction),
-                transaction.created,
-                id_of(transaction),
-            ),
+            _TRANSACTION_SORT_VALUES[query.sort],
+            lambda transaction: (transaction.created, id_of(transaction)),
             _transaction_item,
         )
 

@@ -90,7 +90,6 @@ class DestinationService(Service):
         """GET /destinations: those that the user may see."""
         slices = TimeSlices(self._broker)
         is_selected = _filter(query)
-        sort_value = SORT_VALUES[query.sort]
         destinations = (
             destination
             async for destination in slices.iterate(list(self._broker.destinations.values()), 64)
@@ -99,7 +98,8 @@ class DestinationService(Service):
         page = await slices.sorted_page(
             query,
             destinations,
-            lambda destination: (sort_value(destination), destination.name, destination.topic),
+            SORT_VALUES[query.sort],
+            lambda destination: (destination.name, destination.topic),
         )
         items = [
             self.item(destination)
@@ -373,9 +373,11 @@ class DeadLetterService(Service):
         """GET /dead-letters"""
         slices = TimeSlices(self._broker)
         queues = await self._queues(call.identity, slices)
-        sort_value = SORT_VALUES[query.sort]
         page = await slices.sorted_page(
-            query, slices.iterate(queues, 64), lambda queue: (sort_value(queue), queue.name)
+            query,
+            slices.iterate(queues, 64),
+            SORT_VALUES[query.sort],
+            lambda queue: queue.name,
         )
         limit = min(MAX_COUNTED, MAX_SCANNED // max(1, len(page.items)))
         items = []

@@ -48,13 +48,20 @@ class TimeSlices:
                 await self.wait_if_due()
 
     async def sorted_page(
-        self, query: SortedPageQuery, items: AsyncIterable[ItemT], key: Callable[[ItemT], Any]
+        self,
+        query: SortedPageQuery,
+        items: AsyncIterable[ItemT],
+        sort_value: Callable[[ItemT], Any],
+        tie_breaker: Callable[[ItemT], Any],
     ) -> Page[ItemT]:
-        """Return the requested page of the items, sorted by `key`. It is called once per item,
-        because its values can change between slices. Runs of items are sorted one at a time, and
-        merged up to the end of the page."""
+        """Return the requested page of the items, sorted by `sort_value`; `tie_breaker` decides
+        between items with equal values.
+
+        Both are called once per item, because its values can change between slices. Runs of items
+        are sorted one at a time, and merged up to the end of the page.
+        """
         is_descending = query.order == "desc"
-        unsorted = [(key(item), item) async for item in items]
+        unsorted = [((sort_value(item), tie_breaker(item)), item) async for item in items]
         runs = [
             sorted(unsorted[start : start + RUN], key=itemgetter(0), reverse=is_descending)
             async for start in self.iterate(range(0, len(unsorted), RUN))
@@ -67,11 +74,12 @@ class TimeSlices:
         self,
         query: SortedPageQuery,
         items: AsyncIterable[ItemT],
-        key: Callable[[ItemT], Any],
+        sort_value: Callable[[ItemT], Any],
+        tie_breaker: Callable[[ItemT], Any],
         view: Callable[[ItemT], ViewT],
     ) -> Page[ViewT]:
         """Return the views of the items of the page that `sorted_page` returns."""
-        page = await self.sorted_page(query, items, key)
+        page = await self.sorted_page(query, items, sort_value, tie_breaker)
         views = [view(item) async for item in self.iterate(page.items)]
         return Page(items=views, total=page.total, next_cursor=page.next_cursor)
 
