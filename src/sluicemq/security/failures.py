@@ -51,8 +51,11 @@ class FailureTable:
     _settings: AuthSettings
     _addresses: OrderedDict[str, _AddressEntries] = field(default_factory=OrderedDict)
     """Entries by address, the address of the latest failure last."""
-    size: int = 0
-    """Number of entries."""
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return sum(map(len, self._addresses.values()))
 
     def wait(self, address: str, user: str) -> float:
         """Return the seconds for which logins of the pair are rejected; 0.0 if they are not."""
@@ -71,7 +74,6 @@ class FailureTable:
         entry = entries.get(key)
         if entry is None:
             entry = entries[key] = _Entry()
-            self.size += 1
         elif now - entry.last > settings.login_failure_window:
             entry.count = 0
         entries.move_to_end(key)
@@ -89,8 +91,8 @@ class FailureTable:
     def clear(self, address: str, user: str) -> None:
         """Remove the entry of the pair after a successful login, unless it is a merged one."""
         entries = self._addresses.get(address)
-        if entries is not None and entries.pop(user, None) is not None:
-            self.size -= 1
+        if entries is not None:
+            entries.pop(user, None)
             if not entries:
                 del self._addresses[address]
 
@@ -100,7 +102,6 @@ class FailureTable:
             newest_entry = next(reversed(entries.values()))
             if now - newest_entry.last <= self._settings.login_failure_window:
                 break
-            self.size -= len(entries)
             del self._addresses[address]
 
     def _evict(self) -> None:
@@ -108,9 +109,7 @@ class FailureTable:
         entries = max(self._addresses.values(), key=len)
         if len(entries) == 1:
             self._addresses.popitem(last=False)
-            self.size -= 1
             return
-        self.size -= len(entries) - 1
         merged_entry = _Entry(
             max(entry.count for entry in entries.values()),
             max(entry.last for entry in entries.values()),
