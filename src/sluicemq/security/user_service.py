@@ -33,6 +33,7 @@ from sluicemq.management.users import (
     AccountQuery,
     AssignedRole,
     DeleteUser,
+    Expect,
     PermissionRequest,
     PermissionView,
     PutRole,
@@ -48,7 +49,7 @@ from sluicemq.management.users import (
     UserView,
 )
 from sluicemq.model.access import Operation, Permission
-from sluicemq.model.errors import AccessError, RoleExists, UserExists
+from sluicemq.model.errors import AccessError
 from sluicemq.security import records
 from sluicemq.security.access import UserDirectory
 from sluicemq.security.passwords import password_warnings, scheme_of
@@ -112,12 +113,8 @@ class UserService:
     @implements(PUT_USER)
     async def put_user(self, call: UserCall, parameters: PutUser) -> UserResult:
         """Add a user or change its settings."""
-        name, expect = parameters.name, parameters.expect
-        change = parameters.body
-        exists = name in self.database.users
-        if exists and expect == "new":
-            raise UserExists(f"the user {name} exists already")
-        new = not exists and expect != "existing"
+        name, change = parameters.name, parameters.body
+        new = _is_new(self.database.users, name, parameters.expect)
         await self.save_user(call, name, change, new=new)
         call.status = 201 if new else 200
         warnings = password_warnings(change.password) if change.password else []
@@ -192,12 +189,10 @@ class UserService:
     @implements(PUT_ROLE)
     async def put_role(self, call: UserCall, parameters: PutRole) -> RoleView:
         """Create a role without permissions, unless it exists."""
-        name, expect = parameters.name, parameters.expect
-        if name not in self.database.roles and expect != "existing":
+        name = parameters.name
+        if _is_new(self.database.roles, name, parameters.expect):
             await self._change(call, records.add_role, name)
             call.status = 201
-        elif expect == "new":
-            raise RoleExists(f"the role {name} exists already")
         return role_views(self.database, [name])[0]
 
     @implements(DELETE_ROLE)
@@ -229,6 +224,12 @@ class UserService:
         **options: P.kwargs,
     ) -> None:
         await self._directory.apply(lambda database: change(database, *args, **options), call.by)
+
+
+def _is_new(names: Collection[str], name: str, expect: Expect) -> bool:
+    """Return whether a request adds the name. With `expect` "new" it always does, which raises an
+    error for an existing name."""
+    return expect == "new" or (name not in names and expect != "existing")
 
 
 def _chosen(names: Iterable[str], query: AccountQuery) -> list[str]:
