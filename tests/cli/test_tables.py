@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from sluicemq.cli.console import Column, ItemTable, moment, number, rate, show
-from sluicemq.cli.messages import DeadLetter
 from sluicemq.management.broker import AuditEntry
 from sluicemq.management.clients import XidView
 from sluicemq.management.destinations import AddressView
-from sluicemq.management.messages import DeadLetterView, MessageItem
+from sluicemq.management.messages import DeadLetterView
 
 LONG = "a.very.long.name." * 8
 TIME = 1_767_225_600_000
@@ -64,9 +63,16 @@ class Values:
 
 
 class Message(Values):
-    """A message, whose id is a string."""
+    """A dead letter, whose id is a string."""
 
     id = "1234567890"
+    dead_letter = DeadLetterView(
+        reason="max-deliveries",
+        original_destination=AddressView(kind="queue", name=LONG),
+        subscription="",
+        attempts=12,
+        time="2026-01-01T00:00:00.000Z",
+    )
 
 
 class Account(Values):
@@ -77,16 +83,7 @@ class Account(Values):
 
 ITEMS: dict[str, Any] = {
     "status:AUDIT_COLUMNS": AuditEntry(time=TIME, event=LONG, user=LONG, peer=LONG, operation=LONG),
-    "messages:_DEAD_LETTERS": DeadLetter(
-        cast(MessageItem, Message()),
-        DeadLetterView(
-            reason="max-deliveries",
-            original_destination=AddressView(kind="queue", name=LONG),
-            subscription="",
-            attempts=12,
-            time="2026-01-01T00:00:00.000Z",
-        ),
-    ),
+    "messages:_DEAD_LETTERS": Message(),
     "status:_PROTOCOLS": (LONG, Values()),
     "users:_USERS": Account(),
     "users:_TOKENS": (LONG, Account()),

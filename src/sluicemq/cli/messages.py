@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import sys
 from base64 import b64encode
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, get_args
+from typing import Annotated, Any, Final, get_args
 
 import msgspec
 import typer
@@ -67,7 +68,6 @@ from sluicemq.cli.message_options import (
     select,
     subscription_name,
 )
-from sluicemq.clients.http import HttpRefusal
 from sluicemq.management.destinations import (
     LIST_DEAD_LETTER_QUEUES,
     DeadLetterItem,
@@ -79,7 +79,6 @@ from sluicemq.management.messages import (
     GET_MESSAGE_BODY,
     LIST_MESSAGES,
     PUBLISH_MESSAGE,
-    DeadLetterView,
     MessageItem,
     MessageLookup,
     MessagePath,
@@ -137,10 +136,8 @@ def list_messages(
         cursor=after or "",
         body=body,
     )
-    document = api.call(LIST_MESSAGES, query)
     columns = (*MESSAGE_COLUMNS, Column("Body", body_preview)) if body else MESSAGE_COLUMNS
-    total = f" of {number(document.total)}" if document.total is not None else ""
-    return _page_result(address, document, document, ItemTable(columns, document.items), total)
+    return _page_result(address, api.call(LIST_MESSAGES, query), columns)
 
 
 @query_command(app, "show")
@@ -335,19 +332,17 @@ def redeliver(
 
 
 def _page_result(
-    address: Address,
-    document: object,
-    page: Page[MessageItem],
-    output: RenderableType,
-    of: str = "",
+    address: Address, page: Page[MessageItem], columns: Sequence[Column[MessageItem]]
 ) -> CommandResult:
-    """Return a page of a destination's messages; `of` states their total number."""
+    """Return a page of a destination's messages, with the way to the next page."""
     if not page.items:
-        return CommandResult(document, f"There is no such message in {display_name(address)}.")
+        return CommandResult(page, f"There is no such message in {display_name(address)}.")
+    output: RenderableType = ItemTable(columns, page.items)
     if page.next_cursor:
-        hint = Text(f"The next ones{of}: --after {page.next_cursor}", style="dim")
+        total = f" of {number(page.total)}" if page.total is not None else ""
+        hint = Text(f"The next ones{total}: --after {page.next_cursor}", style="dim")
         output = Group(output, hint)
-    return CommandResult(document, output=output)
+    return CommandResult(page, output=output)
 
 
 def _body(content: bytes, kind: str | None) -> dict[str, Any]:
@@ -373,13 +368,6 @@ dlq = typer.Typer(
 )
 
 
-class DeadLetter(NamedTuple):
-    """A message of a dead-letter queue, and its origin; None if the message is gone."""
-
-    message: MessageItem
-    origin: DeadLetterView | None
-
-
 _DEAD_LETTER_QUEUES: Final[tuple[Column[DeadLetterItem], ...]] = (
     Column("Name", address_in),
     Column("Ready", lambda item: number(item.ready), align_right=True),
@@ -387,18 +375,24 @@ _DEAD_LETTER_QUEUES: Final[tuple[Column[DeadLetterItem], ...]] = (
     Column("Reasons", lambda item: _reasons(item)),
     Column("Dead letters of", lambda item: ", ".join(item.sources)),
 )
-_DEAD_LETTERS: Final[tuple[Column[DeadLetter], ...]] = (
-    Column("ID", lambda item: item.message.id, align_right=True),
-    Column("Dead-lettered", lambda item: item.origin.time if item.origin else "-", no_fold=True),
-    Column("Reason", lambda item: item.origin.reason if item.origin else "-", no_fold=True),
-    Column("Original destination", lambda item: _original(item.origin)),
+_DEAD_LETTERS: Final[tuple[Column[MessageItem], ...]] = (
+    Column("ID", lambda item: item.id, align_right=True),
+    Column(
+        "Dead-lettered",
+        lambda item: item.dead_letter.time if item.dead_letter else "-",
+        no_fold=True,
+    ),
+    Column(
+        "Reason", lambda item: item.dead_letter.reason if item.dead_letter else "-", no_fold=True
+    ),
+    Column("Original destination", lambda item: _original(item)),
     Column(
         "Attempts",
-        lambda item: str(item.origin.attempts or "-") if item.origin else "-",
+        lambda item: str((item.dead_letter and item.dead_letter.attempts) or "-"),
         align_right=True,
     ),
-    Column("Size", lambda item: size(item.message.size), align_right=True),
-    Column("Correlation ID", lambda item: item.message.correlation_id, optional=True),
+    Column("Size", lambda item: size(item.size), align_right=True),
+    Column("Correlation ID", lambda item: item.correlation_id, optional=True),
 )
 
 
@@ -433,12 +427,7 @@ def show_dead_letters(
     """List the dead letters in a queue with reason and original destination."""
     address = address_of(name)
     query = MessageQuery(address=address, selector=selector or "", limit=limit, cursor=after or "")
-    page = api.call(LIST_MESSAGES, query)
-    items = [DeadLetter(message, _origin(api, address, message.id)) for message in page.items]
-    document = msgspec.to_builtins(page)
-    for entry, item in zip(document["items"], items, strict=True):
-        entry["dead_letter"] = item.origin
-    return _page_result(address, document, page, ItemTable(_DEAD_LETTERS, items))
+    return _page_result(address, api.call(LIST_MESSAGES, query), _DEAD_LETTERS)
 
 
 @action_command(dlq, "redrive")
@@ -482,17 +471,6 @@ def _reasons(item: DeadLetterItem) -> str:
     return ", ".join(f"{reason} {number(count)}" for reason, count in ordered)
 
 
-def _origin(api: Api, address: Address, message_id: str) -> DeadLetterView | None:
-    """Return the origin of a message, which lists do not include."""
-    lookup = MessageLookup(address=address, id=message_id, max_body_bytes=0)
-    try:
-        return api.call(GET_MESSAGE, lookup).dead_letter
-    except HttpRefusal as error:
-        if error.code != "message-not-found":
-            raise
-        return None  # removed in the meantime
-
-
-def _original(origin: DeadLetterView | None) -> str:
-    address = origin.original_destination if origin is not None else None
+def _original(item: MessageItem) -> str:
+    address = item.dead_letter.original_destination if item.dead_letter else None
     return "-" if address is None else address_in(address)

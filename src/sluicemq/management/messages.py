@@ -120,7 +120,7 @@ class MessageItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
     deliver_at  earliest time of delivery; for a scheduled message, the end of the delay
     attempts    number of deliveries so far
     unacked_by  holder of an unacked message: a consumer, or a transaction that has not ended
-    dead_letter  origin of a dead letter; null for other messages
+    dead_letter  reason and origin of a dead letter; null for other messages
     """
 
     id: str

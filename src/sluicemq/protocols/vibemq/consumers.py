@@ -65,7 +65,7 @@ from sluicemq.protocols.channel import (
     SentDeliveries,
     Unacked,
 )
-from sluicemq.protocols.transcoding import conversion_work
+from sluicemq.protocols.transcoding import conversion_work, expanded_size
 from sluicemq.protocols.transport import Alarm
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.connection import VibemqConnection
