@@ -42,6 +42,7 @@ from sluicemq.model.errors import (
     SluiceError,
 )
 from sluicemq.model.url import Url
+from sluicemq.server.listener_settings import WITH_LOGINS
 from sluicemq.server.settings import Unit, format_quantity
 
 if TYPE_CHECKING:
@@ -84,19 +85,16 @@ class QueueClient(ABC):
     """Minimum number of seconds to wait for the first of them: PHPMQ, VibeMQ and JMQ do not report
     that a queue is empty."""
 
-    has_login: ClassVar[bool] = False
-    """Clients of the protocol can log in."""
-
     own_options: ClassVar[tuple[str, ...]] = ()
     """Names of the options of the URL that the client's own URL does not have."""
 
     defaults: ClassVar[dict[str, str]] = {}
     """Defaults of options that differ from those of the client."""
 
-    def __init__(self, client: Any, url: Url, options: dict[str, str], count: int) -> None:
+    def __init__(self, client: Any, url: Url, count: int) -> None:
         self.client = client
         self.queue = url.queue
-        self.options = options
+        self.options = dict(url.options)
         self.window = min(count or WINDOW, WINDOW)
         self.early_acks = inf
         """Number of acknowledgements that `acknowledge_early` may still send."""
@@ -104,7 +102,7 @@ class QueueClient(ABC):
         """Messages to acknowledge together with the end of the subscription."""
 
     @classmethod
-    def check(cls, url: Url, options: dict[str, str]) -> None:
+    def check(cls, url: Url) -> None:
         """Check a URL and its options. Raises ConfigurationError."""
         if not url.queue:
             example = url._replace(queue="orders")
@@ -177,18 +175,17 @@ async def open_client(url: Url, timeout: float, count: int = 0) -> QueueClient:
     count    messages that will be received; 0 = no end
     """
     kind = _kind(url)
-    options = dict(url.options)
-    kind.check(url, options)
+    kind.check(url)
     # asyncio and ssl are slow to load
     from sluicemq.clients.connect import connect as open_url
 
-    client_options = {**kind.defaults, **options, "timeout": f"{timeout:.3f}"}
+    client_options = {**kind.defaults, **dict(url.options), "timeout": f"{timeout:.3f}"}
     passed = tuple(
         (name, text) for name, text in client_options.items() if name not in kind.own_options
     )
-    reconnect = {"reconnect": None} if url.protocol in ("jmq", "vibemq") else {}
+    reconnect = {"reconnect": None} if url.protocol in WITH_LOGINS else {}
     client = await open_url(url._replace(queue="", options=passed).format(), **reconnect)
-    return kind(client, url, options, count)
+    return kind(client, url, count)
 
 
 def connect(url: Url, timeout: float, count: int = 0) -> BlockingClient:
@@ -210,8 +207,8 @@ class _Phpmq(QueueClient):
     # "auto": a released PHP consumer cannot read a message that was sent with a TTL
     defaults: ClassVar = {"dispatch_version": "auto"}
 
-    def __init__(self, client: Any, url: Url, options: dict[str, str], count: int) -> None:
-        super().__init__(client, url, options, count)
+    def __init__(self, client: Any, url: Url, count: int) -> None:
+        super().__init__(client, url, count)
         if count:
             self.window = min(max(1, count // 10), WINDOW)
             self.early_acks = count - self.window
@@ -262,11 +259,10 @@ class _Vibemq(QueueClient):
     if the last acknowledgement is sent together with the end of the subscription.
     """
 
-    has_login = True
     _messages: Any = None
 
-    def __init__(self, client: Any, url: Url, options: dict[str, str], count: int) -> None:
-        super().__init__(client, url, options, count)
+    def __init__(self, client: Any, url: Url, count: int) -> None:
+        super().__init__(client, url, count)
         if count:
             self.early_acks = count - 1
 
@@ -306,14 +302,14 @@ class _Jmq(QueueClient):
     direct     true: the port is that of the JMQ service, not of a port mapper
     """
 
-    has_login = True
     own_options = ("topic", "durable", "selector")
     _consumer: Any = None
     _producer: Any = None
 
     @classmethod
-    def check(cls, url: Url, options: dict[str, str]) -> None:
-        super().check(url, options)
+    def check(cls, url: Url) -> None:
+        super().check(url)
+        options = dict(url.options)
         if options.get("topic", "true") not in ("true", "false"):
             raise ConfigurationError(f"{url}: topic is true or false, not {options['topic']}")
         try:
@@ -406,10 +402,9 @@ def with_login(
 
     The environment is ignored if the URL contains credentials, or its protocol has no login.
     """
-    kind = _kind(url)
-    kind.check(url, dict(url.options))
+    _kind(url).check(url)
     has_options = (user, password_file, token_file) != (None, None, None)
-    if not kind.has_login:
+    if url.protocol not in WITH_LOGINS:
         if has_options:
             raise UsageError(f"{url.protocol} has no login; leave out --user and --token-file")
         return url
