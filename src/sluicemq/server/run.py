@@ -276,20 +276,9 @@ class Server:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 1000)
-        max_descriptors = connection_descriptors()
         tasks: tuple[asyncio.Task[None], ...] = ()
         try:
-            for options in config.listeners:
-                session_factory = session_factories.of(options)
-                listener = OpenListener(
-                    Admission(options, session_factory, batch, budget, max_descriptors)
-                )
-                await listener.open()
-                self.listeners.append(listener)
-            admin = admin_listener(config.admin_socket)
-            session_factory = session_factories.http(admin, local=True)
-            self.admin = OpenListener(Admission(admin, session_factory, batch, budget))
-            await self.admin.open()
+            await self._open_listeners(session_factories, batch, budget)
             self._warn_of_open_listeners(authenticator)
             self._state = "serving"
             record_lag(loop, self.lag)
@@ -316,6 +305,24 @@ class Server:
             authenticator.close()
             background_thread.close()
             unpack_thread.close()
+
+    async def _open_listeners(
+        self, session_factories: SessionFactories, batch: EventLoopBatch, budget: InputBudget
+    ) -> None:
+        """Open the listeners of the configuration, then the admin socket. Raises as
+        `OpenListener.open`; those that are open stay so."""
+        max_descriptors = connection_descriptors()
+        for options in self.config.listeners:
+            session_factory = session_factories.of(options)
+            listener = OpenListener(
+                Admission(options, session_factory, batch, budget, max_descriptors)
+            )
+            await listener.open()
+            self.listeners.append(listener)
+        admin = admin_listener(self.config.admin_socket)
+        session_factory = session_factories.http(admin, local=True)
+        self.admin = OpenListener(Admission(admin, session_factory, batch, budget))
+        await self.admin.open()
 
     def _all_listeners(self) -> list[OpenListener]:
         return [*self.listeners, *([self.admin] if self.admin is not None else [])]
