@@ -54,7 +54,7 @@ def brokers() -> dict[str, Any]:
     try:
         from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-        from sluicemq.server.tracing.export import Export, maker
+        from sluicemq.server.tracing.export import Export, span_maker
         from sluicemq.server.tracing.span_recorder import SpanRecorder
     except ImportError:
         return factories
@@ -64,7 +64,7 @@ def brokers() -> dict[str, Any]:
             return SpanExportResult.SUCCESS
 
     def traced(ratio: float) -> Any:
-        export = Export(DiscardingExporter(), maker("bench", "0"))
+        export = Export(DiscardingExporter(), span_maker("bench", "0"))
         recorder = SpanRecorder(export.put, ratio, 0)
         return Broker(MemoryJournal(), ManualClock(), observer=recorder), export
 

@@ -174,7 +174,7 @@ class Server:
             **{name: getattr(settings, name) for name in EngineOptions.__struct_fields__},
             default_fields=self.config.default_fields,
         )
-        self._tracing = tracing.begin(self.config.tracing, journal.identity)
+        self._tracing = tracing.start_tracing(self.config.tracing, journal.identity)
         broker = Broker(
             journal,
             SystemClock(),

@@ -16,7 +16,7 @@ from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import JmqClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq import VibeMQClient
-from sluicemq.server.tracing.span_recorder import read
+from sluicemq.server.tracing.span_recorder import parse_traceparent
 from tests.server.conftest import Start
 
 LISTEN = ("http://127.0.0.1:0", "phpmq://127.0.0.1:0", "vibemq://127.0.0.1:0", "jmq://127.0.0.1:0")
@@ -149,14 +149,14 @@ def test_broker_starts_trace_and_passes_it_to_consumer(
     if sender == "jmq":
         with BlockingClient(JmqClient.connect, "127.0.0.1", broker.port("jmq")) as jms:
             received = jms.session().consumer("orders").receive(TIMEOUT)
-            context = read(received.properties["traceparent"])
+            context = parse_traceparent(received.properties["traceparent"])
             assert received.properties["colour"] == "red"
             received.acknowledge()
     else:
         with BlockingClient(VibeMQClient.connect, "127.0.0.1", broker.port("vibemq")) as vibemq:
             subscription = vibemq.subscribe("orders")
             message = subscription.receive(TIMEOUT)
-            context = read(message.headers["traceparent"])
+            context = parse_traceparent(message.headers["traceparent"])
             message.ack()
     broker.stop()
     spans = spans_by_name(collector)

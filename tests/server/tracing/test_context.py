@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.server.tracing.span_recorder import TraceContext, read, write
+from sluicemq.server.tracing.span_recorder import (
+    TraceContext,
+    format_traceparent,
+    parse_traceparent,
+)
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -20,7 +24,7 @@ TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     ],
 )
 def test_sampled_trace_contexts(text: str) -> None:
-    assert read(text) == TraceContext(int(TRACE, 16), int(SPAN, 16))
+    assert parse_traceparent(text) == TraceContext(int(TRACE, 16), int(SPAN, 16))
 
 
 @pytest.mark.parametrize(
@@ -43,9 +47,9 @@ def test_sampled_trace_contexts(text: str) -> None:
     ],
 )
 def test_invalid_and_unsampled_trace_contexts(text: object) -> None:
-    assert read(text) is None
+    assert parse_traceparent(text) is None
 
 
 @given(st.integers(1, (1 << 128) - 1), st.integers(1, (1 << 64) - 1))
 def test_trace_context_round_trip(trace: int, span: int) -> None:
-    assert read(write(trace, span)) == TraceContext(trace, span)
+    assert parse_traceparent(format_traceparent(trace, span)) == TraceContext(trace, span)

@@ -14,15 +14,15 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability, Origin
 from sluicemq.protocols.phpmq.session import has_ttl_packet, to_message
 from sluicemq.server.config import TracingSettings
-from sluicemq.server.tracing import NATIVES, begin, span_recorder
+from sluicemq.server.tracing import NATIVES, span_recorder, start_tracing
 from sluicemq.server.tracing import export as exporting
-from sluicemq.server.tracing.export import Export, maker
-from sluicemq.server.tracing.span_recorder import SpanRecord, SpanRecorder, read
+from sluicemq.server.tracing.export import Export, span_maker
+from sluicemq.server.tracing.span_recorder import SpanRecord, SpanRecorder, parse_traceparent
 from tests.support.broker import BrokerFixture
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-01"
-MAKE_SPAN = maker("shop", "instance")
+MAKE_SPAN = span_maker("shop", "instance")
 
 
 class TracedFixture(BrokerFixture):
@@ -131,7 +131,7 @@ def test_message_without_trace_context_starts_trace() -> None:
     assert published.parent is None
     properties = message.properties or {}
     assert properties["colour"] == "red"
-    context = read(properties["traceparent"])
+    context = parse_traceparent(properties["traceparent"])
     assert context is not None
     assert f"{context.span:016x}" == id_of(published)
     assert parent_of(spans["deliver q"]) == id_of(published)
@@ -333,7 +333,7 @@ def test_slow_collector_drops_spans(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tracing_is_off_without_endpoint() -> None:
-    assert begin(TracingSettings(), b"identity") is None
+    assert start_tracing(TracingSettings(), b"identity") is None
 
 
 def test_missing_libraries_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,12 +341,12 @@ def test_missing_libraries_are_reported(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'sluicemq\[tracing\]'"):
-        begin(TracingSettings(endpoint="http://127.0.0.1:4318/v1/traces"), b"identity")
+        start_tracing(TracingSettings(endpoint="http://127.0.0.1:4318/v1/traces"), b"identity")
 
 
 def test_configured_tracing_exports_spans() -> None:
     memory = InMemorySpanExporter()
-    tracing = begin(TracingSettings(endpoint="http://x", sample_ratio=1.0), b"\1\2", memory)
+    tracing = start_tracing(TracingSettings(endpoint="http://x", sample_ratio=1.0), b"\1\2", memory)
     assert tracing is not None
     fixture = BrokerFixture()
     fixture.broker = Broker(fixture.journal, fixture.clock, observer=tracing.span_recorder)

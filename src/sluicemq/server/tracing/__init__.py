@@ -1,6 +1,6 @@
 """OpenTelemetry: the path of messages through the broker as traces. See docs/tracing.md.
 
-`begin` starts tracing according to the configuration, and loads OpenTelemetry only if it is
+`start_tracing` starts tracing according to the configuration, and loads OpenTelemetry only if it is
 enabled.
 """
 
@@ -36,7 +36,7 @@ class Tracing(NamedTuple):
     export: Export
 
 
-def begin(
+def start_tracing(
     options: TracingSettings, identity: bytes, exporter: SpanExporter | None = None
 ) -> Tracing | None:
     """Return the tracing of a broker, or None if tracing is disabled.
@@ -49,7 +49,7 @@ def begin(
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-        from sluicemq.server.tracing.export import Export, maker
+        from sluicemq.server.tracing.export import Export, span_maker
     except ImportError as error:
         raise ConfigurationError(
             "tracing.endpoint is set, but OpenTelemetry is not installed "
@@ -57,7 +57,7 @@ def begin(
         ) from error
     if exporter is None:
         exporter = OTLPSpanExporter(options.endpoint)
-    export = Export(exporter, maker(options.service_name, identity.hex()))
+    export = Export(exporter, span_maker(options.service_name, identity.hex()))
     return Tracing(
         SpanRecorder(export.put, options.sample_ratio, options.rate_limit, NATIVES), export
     )

@@ -123,7 +123,7 @@ class Export:
 # --- spans ---------------------------------------------------------------------------------------
 
 
-def maker(service: str, instance: str) -> Callable[[SpanRecord], ReadableSpan]:
+def span_maker(service: str, instance: str) -> Callable[[SpanRecord], ReadableSpan]:
     """Return a function that makes the spans of one broker.
 
     `instance` is the identity of the broker's data.

@@ -35,13 +35,13 @@ from sluicemq.broker import (
 )
 from sluicemq.model.message import Message, Origin
 
-PARENT: Final = "traceparent"
+TRACEPARENT: Final = "traceparent"
 """Property with the trace context (W3C Trace Context):
 
 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01
 version  trace                      span              flags: 01 = sampled
 """
-STATE: Final = "tracestate"
+TRACESTATE: Final = "tracestate"
 """Property with the data of tracing systems; the broker forwards it unchanged."""
 SAMPLED: Final = 1
 
@@ -121,13 +121,13 @@ class SpanRecorder:
     def accepted(self, destination: Destination, message: Message) -> bool:
         """Start the publish span of a message; return False if it is not traced."""
         properties = message.properties
-        traceparent = None if properties is None else properties.get(PARENT)
+        traceparent = None if properties is None else properties.get(TRACEPARENT)
         if traceparent is None:
             if random() >= self._ratio:
                 return False
             trace, parent, state = getrandbits(128) or 1, 0, ""
         else:
-            context = read(traceparent)
+            context = parse_traceparent(traceparent)
             if context is None:
                 return False
             trace, parent, state = context.trace, context.span, _state_of(message)
@@ -136,7 +136,7 @@ class SpanRecorder:
             return False
         span = getrandbits(64) or 1
         if not parent:
-            self._add_properties(message, {PARENT: write(trace, span)})
+            self._add_properties(message, {TRACEPARENT: format_traceparent(trace, span)})
         attributes = _attributes_of(message, destination)
         publish = SpanRecord("publish", trace, span, parent, True, state, now, 0, 0, attributes)
         self._accepted.append((message, publish))
@@ -196,7 +196,7 @@ class SpanRecorder:
             message = delivery.message
             if message is None or message.properties is None:
                 continue
-            context = read(message.properties.get(PARENT))
+            context = parse_traceparent(message.properties.get(TRACEPARENT))
             if context is None:
                 continue
             now = time_ns()
@@ -255,7 +255,7 @@ class SpanRecorder:
 
 
 def _state_of(message: Message) -> str:
-    state = (message.properties or {}).get(STATE)
+    state = (message.properties or {}).get(TRACESTATE)
     return state if isinstance(state, str) else ""
 
 
@@ -294,7 +294,7 @@ class TraceContext(NamedTuple):
     span: int
 
 
-def read(text: object) -> TraceContext | None:
+def parse_traceparent(text: object) -> TraceContext | None:
     """Return the context in the property's value; None if it is invalid or not sampled."""
     if not isinstance(text, str):
         return None
@@ -308,6 +308,6 @@ def read(text: object) -> TraceContext | None:
     return context if context.trace and context.span else None
 
 
-def write(trace: int, span: int) -> str:
+def format_traceparent(trace: int, span: int) -> str:
     """Return the property's value for a span of a sampled trace."""
     return f"00-{trace:032x}-{span:016x}-01"
