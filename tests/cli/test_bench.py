@@ -65,6 +65,11 @@ def test_terminated_bench_stops_its_broker(tmp_path: Path) -> None:
         process.communicate()
 
 
+def test_transfer_without_time_sends_a_message(broker: RunningBroker) -> None:
+    url = Url.parse(f"{broker.phpmq}?queue=brief")
+    assert asyncio.run(transfer(url, 100, seconds=0, rate=1)).messages == 1
+
+
 async def transferred(url: str, messages: int, rate: int) -> bench.Transfer:
     return await transfer(Url.parse(url), 100, messages=messages, rate=rate)
 

@@ -177,7 +177,8 @@ async def transfer(
     url: Url, size: int, *, seconds: float = 3600.0, messages: int = 1 << 40, rate: int = 0
 ) -> Transfer:
     """Send messages through the URL's queue, and acknowledge each: for `seconds`, at most
-    `messages`, `rate` per second by the clock or, if that is 0, as fast as they are received.
+    `messages` and at least one, `rate` per second by the clock or, if that is 0, as fast as they
+    are received.
 
     Raises ConfigurationError, ClientError.
     """
@@ -191,7 +192,10 @@ async def transfer(
 
     async def send() -> None:
         sent = 0
-        while sent < messages and (now := time.perf_counter() - started) < seconds:
+        while sent < messages:
+            now = time.perf_counter() - started
+            if sent and now >= seconds:
+                break
             count = int(now * rate) + 1 - sent if rate else _BATCH
             count = min(count, messages - sent, OUTSTANDING - len(due_times))
             if count > 0:
