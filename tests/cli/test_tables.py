@@ -63,7 +63,7 @@ class Values:
 
 
 class Message(Values):
-    """A dead letter, whose id is a string."""
+    """A dead letter or a transaction, whose id is a string."""
 
     id = "1234567890"
     dead_letter = DeadLetterView(
@@ -84,6 +84,8 @@ class Account(Values):
 ITEMS: dict[str, Any] = {
     "status:AUDIT_COLUMNS": AuditEntry(time=TIME, event=LONG, user=LONG, peer=LONG, operation=LONG),
     "messages:_DEAD_LETTERS": Message(),
+    "message_options:MESSAGE_COLUMNS": Message(),
+    "client_commands:TRANSACTION_COLUMNS": Message(),
     "status:_PROTOCOLS": (LONG, Values()),
     "users:_USERS": Account(),
     "users:_TOKENS": (LONG, Account()),
@@ -147,7 +149,7 @@ def test_lists_are_readable_in_narrow_terminals(
     shown_columns = load_columns(table_name)
     if table_name == "destinations:COLUMNS":
         shown_columns = (Column("Name", lambda item: str(item.name)), *shown_columns)
-    show(ItemTable(shown_columns, [Values()]))
+    show(ItemTable(shown_columns, [ITEMS.get(table_name, Values())]))
     output = capsys.readouterr().out
     assert "…" not in output
     assert max(map(len, output.splitlines())) <= width

@@ -71,8 +71,6 @@ from sluicemq.model.errors import RequestRefused
 from sluicemq.server.settings import Unit
 
 # --- `sluicemq connections …` ---------------------------------------------------------------------
-#
-# `sluicemq connections …`: list and close client connections.
 
 connections = typer.Typer(
     cls=DefaultListGroup,
@@ -86,11 +84,11 @@ CONNECTION_COLUMNS: Final[tuple[Column[ConnectionItem], ...]] = (
         lambda item: f"{item.protocol}{'+tls' if item.tls else ''}",
         no_fold=True,
     ),
-    Column("Peer", lambda item: str(item.peer)),
-    Column("User", lambda item: str(item.user or "-")),
-    Column("Client ID", lambda item: str(item.client_id or "-")),
+    Column("Peer", lambda item: item.peer),
+    Column("User", lambda item: item.user or "-"),
+    Column("Client ID", lambda item: item.client_id or "-"),
     Column("Started", lambda item: moment(item.started), no_fold=True, optional=True),
-    Column("State", lambda item: str(item.state), no_fold=True),
+    Column("State", lambda item: item.state, no_fold=True),
     Column("Consumers", lambda item: number(item.consumers), align_right=True),
     Column("Received", lambda item: size(item.received_bytes), align_right=True, optional=True),
     Column("Sent", lambda item: size(item.sent_bytes), align_right=True, optional=True),
@@ -142,9 +140,6 @@ def close(
 
 
 # --- `sluicemq subscriptions …` and `sluicemq consumers` ------------------------------------------
-#
-# `sluicemq subscriptions …` and `sluicemq consumers`: subscriptions of topics, and consumers by
-# destination, with unacked messages, credit and deliveries.
 
 subscriptions = typer.Typer(
     cls=DefaultListGroup,
@@ -152,15 +147,15 @@ subscriptions = typer.Typer(
 )
 
 SUBSCRIPTION_COLUMNS: Final[tuple[Column[SubscriptionItem], ...]] = (
-    Column("Topic", lambda item: str(item.destination)),
-    Column("Subscription", lambda item: str(item.display_name)),
-    Column("Client ID", lambda item: str(item.client_id or "-")),
-    Column("Owner", lambda item: str(item.owner or "-"), optional=True),
+    Column("Topic", lambda item: item.destination),
+    Column("Subscription", lambda item: item.display_name),
+    Column("Client ID", lambda item: item.client_id or "-"),
+    Column("Owner", lambda item: item.owner or "-", optional=True),
     Column("Kind", lambda item: _kind(item), no_fold=True, optional=True),
     Column("Ready", lambda item: number(item.ready), align_right=True),
     Column("Unacked", lambda item: number(item.unacked), align_right=True),
     Column("Consumers", lambda item: number(item.consumers), align_right=True),
-    Column("Selector", lambda item: str(item.selector or ""), optional=True),
+    Column("Selector", lambda item: item.selector or "", optional=True),
 )
 
 
@@ -238,15 +233,15 @@ CONSUMER_COLUMNS: Final[tuple[Column[ConsumerItem], ...]] = (
         "Destination",
         lambda item: f"topic:{item.destination}" if item.kind == "topic" else item.destination,
     ),
-    Column("Subscription", lambda item: str(item.subscription or "-")),
-    Column("Protocol", lambda item: str(item.protocol), no_fold=True, optional=True),
+    Column("Subscription", lambda item: item.subscription or "-"),
+    Column("Protocol", lambda item: item.protocol, no_fold=True, optional=True),
     Column("Connection", lambda item: str(item.connection or "-"), align_right=True),
     Column("Unacked", lambda item: number(item.unacked), align_right=True),
     Column(
         "Credit", lambda item: number(item.credit) if item.active else "standby", align_right=True
     ),
     Column("Delivered", lambda item: number(item.delivered), align_right=True),
-    Column("Selector", lambda item: str(item.selector or ""), optional=True),
+    Column("Selector", lambda item: item.selector or "", optional=True),
 )
 
 
@@ -273,8 +268,7 @@ def list_consumers(
 
 # --- `sluicemq transactions …` --------------------------------------------------------------------
 #
-# `sluicemq transactions …`: list transactions, and commit or roll back prepared ones whose
-# coordinator does not return.
+# An administrator commits or rolls back a prepared transaction whose coordinator does not return.
 
 transactions = typer.Typer(
     cls=DefaultListGroup,
@@ -282,10 +276,10 @@ transactions = typer.Typer(
 )
 
 TRANSACTION_COLUMNS: Final[tuple[Column[TransactionItem], ...]] = (
-    Column("ID", lambda item: str(item.id), align_right=True),
-    Column("State", lambda item: str(item.state), no_fold=True),
-    Column("Protocol", lambda item: str(item.protocol or "-"), no_fold=True, optional=True),
-    Column("Owner", lambda item: str(item.owner or "-")),
+    Column("ID", lambda item: item.id, align_right=True),
+    Column("State", lambda item: item.state, no_fold=True),
+    Column("Protocol", lambda item: item.protocol or "-", no_fold=True, optional=True),
+    Column("Owner", lambda item: item.owner or "-"),
     Column("Publishes", lambda item: number(item.publishes), align_right=True),
     Column("Acks", lambda item: number(item.acks), align_right=True),
     Column("Created", lambda item: moment(item.started or 0), no_fold=True),
@@ -340,8 +334,8 @@ def _decide(
 
 # --- `sluicemq slots …` ---------------------------------------------------------------------------
 #
-# `sluicemq slots …`: retention slots of a running broker. `sluicemq journal slots` manages those of
-# a stopped broker's journal.
+# The slots of a running broker. `sluicemq journal slots` manages those of a stopped broker's
+# journal.
 
 slots = typer.Typer(
     cls=DefaultListGroup,
@@ -349,7 +343,7 @@ slots = typer.Typer(
 )
 
 SLOT_COLUMNS: Final[tuple[Column[SlotView], ...]] = (
-    Column("Slot", lambda item: str(item.name)),
+    Column("Slot", lambda item: item.name),
     Column("Position", lambda item: str(item.position), align_right=True),
     Column("Lag", lambda item: number(item.lag_records), align_right=True),
     Column("Limit", lambda item: size(item.limit_bytes), align_right=True),

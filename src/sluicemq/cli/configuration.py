@@ -161,8 +161,8 @@ def _value(value: object, unit: str) -> str:
 
 
 _LIVE: Final[tuple[Column[SettingView], ...]] = (
-    Column("Setting", lambda item: str(item.name)),
+    Column("Setting", lambda item: item.name),
     Column("Value", lambda item: _value(item.value, item.unit)),
     Column("Default", lambda item: _value(item.default, item.unit)),
-    Column("From", lambda item: str(item.source)),
+    Column("From", lambda item: item.source),
 )

@@ -212,8 +212,6 @@ def _signal_handler(
 
 
 # --- Tables ---------------------------------------------------------------------------------------
-#
-# Tables for the terminal, and the format of amounts in their cells.
 
 WIDTH: Final = 80
 """Width of a table where neither a terminal nor COLUMNS gives one."""

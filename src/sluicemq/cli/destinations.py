@@ -68,8 +68,6 @@ from sluicemq.server.settings import convert, format_quantity, settings_of
 
 # --- Names of destinations, and their shell completion --------------------------------------------
 #
-# Names of destinations on the command line, and their shell completion.
-#
 # `orders` is a queue and `topic:prices` a topic; a queue named `topic:prices` is written
 # `queue:topic:prices`. Commands for one kind of destination take the name without a prefix.
 

@@ -208,8 +208,6 @@ FAILURE_REASONS: Final = {
 
 
 # --- Bodies, properties and times -----------------------------------------------------------------
-#
-# Bodies, properties and times of messages on the command line.
 
 BodiesArgument = Annotated[
     list[str] | None,
@@ -272,22 +270,20 @@ def parse_milliseconds(option: str, text: str | None) -> int | None:
 
 
 # --- Tables of messages ---------------------------------------------------------------------------
-#
-# Tables of messages: one row per message, or all fields of one message.
 
 BODY_PREVIEW: Final = 60
 """Maximum number of characters of a body on one line."""
 
 MESSAGE_COLUMNS: Final[tuple[Column[MessageItem], ...]] = (
-    Column("ID", lambda item: str(item.id), align_right=True),
+    Column("ID", lambda item: item.id, align_right=True),
     Column("State", lambda item: _state(item)),
     Column("Published", lambda item: moment(item.published), no_fold=True, optional=True),
-    Column("Protocol", lambda item: str(item.protocol), no_fold=True, optional=True),
-    Column("Kind", lambda item: str(item.body_kind), no_fold=True),
+    Column("Protocol", lambda item: item.protocol, no_fold=True, optional=True),
+    Column("Kind", lambda item: item.body_kind, no_fold=True),
     Column("Size", lambda item: size(item.size), align_right=True),
     Column("Priority", lambda item: str(item.priority), align_right=True, optional=True),
     Column("Attempts", lambda item: str(item.attempts), align_right=True),
-    Column("Correlation ID", lambda item: str(item.correlation_id or ""), optional=True),
+    Column("Correlation ID", lambda item: item.correlation_id or "", optional=True),
     Column(
         "Properties",
         lambda item: str(item.property_count or ""),
@@ -299,7 +295,7 @@ MESSAGE_COLUMNS: Final[tuple[Column[MessageItem], ...]] = (
 
 def _state(item: MessageItem) -> str:
     states = [
-        str(item.state),
+        item.state,
         *(["again"] if item.redelivered else []),
         *(["damaged"] if item.damaged else []),
         *([f"unacked by a {item.unacked_by}"] if item.unacked_by == "transaction" else []),
@@ -320,9 +316,9 @@ def body_preview(item: MessageItem) -> str:
 def details(item: MessageView) -> RenderableType:
     """Return a table of one message with its properties and its body."""
     rows: list[tuple[str, RenderableType]] = [
-        ("message", str(item.id)),
+        ("message", item.id),
         ("state", _state(item)),
-        ("protocol", str(item.protocol)),
+        ("protocol", item.protocol),
         ("kind", f"{item.body_kind}, {size(item.size)}"),
         ("priority", str(item.priority)),
         ("published", moment(item.published)),

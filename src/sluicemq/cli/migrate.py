@@ -37,8 +37,6 @@ from sluicemq.security.records import UserRecord
 from sluicemq.server.loading import load
 
 # --- Report ---------------------------------------------------------------------------------------
-#
-# Report of a migration or dry run, for people and for programs.
 
 MAX_LINES = 40
 """Maximum number of lines of one type in text output; `--json` lists all."""
@@ -204,6 +202,8 @@ def _login(user: UserRecord) -> str:
         return "the same password as before, by digest (JMS clients)"
     return "token" if user.tokens else "needs a new password: sluicemq users passwd"
 
+
+# --- `sluicemq migrate …` -------------------------------------------------------------------------
 
 CONFIG_NAME: Final = "sluicemq.toml"
 INTERRUPTED: Final = 130

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 
 
 # --- Clients of one queue -------------------------------------------------------------------------
-#
-# Clients of one queue for `send` and `receive`, selected by the protocol of a URL.
 
 NO_EXPIRY_SECONDS: Final = 10 * 365 * 86_400
 """Seconds that stand for "no expiry" in msglite, whose format has no such value."""
@@ -422,6 +420,8 @@ def with_login(
         options = ("username", login.user), ("password", login.password)
     return url._replace(options=(*url.options, *options))
 
+
+# --- `sluicemq send` and `receive` ----------------------------------------------------------------
 
 app = typer.Typer()
 

@@ -78,9 +78,6 @@ from sluicemq.management.operation import (
 from sluicemq.model.errors import ConnectionLost
 
 # --- `sluicemq status`, `health` and `audit` ------------------------------------------------------
-#
-# `sluicemq status`, `sluicemq health` and `sluicemq audit`: overview, health and audit log of a
-# running broker.
 
 app = typer.Typer()
 
@@ -180,9 +177,9 @@ def _journal(journal: JournalStatsView) -> str:
 
 AUDIT_COLUMNS: Final[tuple[Column[AuditEntry], ...]] = (
     Column("Time", lambda item: moment(item.time), no_fold=True),
-    Column("Event", lambda item: str(item.event)),
-    Column("User", lambda item: str(item.user)),
-    Column("Peer", lambda item: str(item.peer)),
+    Column("Event", lambda item: item.event),
+    Column("User", lambda item: item.user),
+    Column("Peer", lambda item: item.peer),
     Column("Details", lambda item: _detail_text(item)),
 )
 
@@ -208,9 +205,7 @@ def _detail_text(item: AuditEntry) -> str:
     )
 
 
-# --- Keys -----------------------------------------------------------------------------------------
-#
-# Single key presses from a terminal while a live display is shown.
+# --- `sluicemq top`: key presses ------------------------------------------------------------------
 
 _KEYS: Final = {
     "\x1b[A": "up",
@@ -267,6 +262,8 @@ def key_names(text: str) -> list[str]:
     """Return keys by their names; keys without a name by the characters they write."""
     return [_KEYS.get(key, key) for key in _KEY.findall(text)]
 
+
+# --- `sluicemq top`: views ------------------------------------------------------------------------
 
 OTHER_LINES: Final = 6
 """Number of screen lines that are not rows of the table."""

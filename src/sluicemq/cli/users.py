@@ -232,7 +232,7 @@ FileOption = Annotated[
 ]
 
 _USERS: Final[tuple[Column[UserView], ...]] = (
-    Column("User", lambda item: str(item.name)),
+    Column("User", lambda item: item.name),
     Column("Login by", lambda item: _login_methods(item)),
     Column("Permissions", lambda item: _granted_rights(item)),
     Column("Created", lambda item: moment(item.created), no_fold=True, optional=True),
@@ -518,13 +518,13 @@ class PermissionRow(PermissionView, kw_only=True, frozen=True, omit_defaults=Tru
 
 _PERMISSIONS: Final[tuple[Column[PermissionRow], ...]] = (
     Column("User or role", lambda item: item.user or f"role {item.role}"),
-    Column("Pattern", lambda item: str(item.pattern)),
+    Column("Pattern", lambda item: item.pattern),
     Column("Letter case", lambda item: "ignored" if item.ignore_case else ""),
     Column("Operations", lambda item: " ".join(item.operations)),
-    Column("Through", lambda item: str(item.through)),
+    Column("Through", lambda item: item.through),
 )
 _ROLES: Final[tuple[Column[RoleView], ...]] = (
-    Column("Role", lambda item: str(item.name)),
+    Column("Role", lambda item: item.name),
     Column("Permissions", lambda item: str(len(item.permissions)), align_right=True),
     Column("Users", lambda item: ", ".join(item.users)),
 )

@@ -55,7 +55,7 @@ def render(config: Config, origins: Mapping[str, str] | None = None) -> str:
     for listener in config.listeners:
         lines += ["", f"[[listeners]]{origin}", f"url = {value_text(listener.url.format())}"]
         inherited = inherited_limits(listener.url, config.limits)
-        for setting in listener_settings(listener):
+        for setting in applicable_settings(listener):
             value = getattr(listener, setting.name)
             if value != inherited.get(setting.name):
                 lines += _assignment(setting, value, (), None)
@@ -86,7 +86,7 @@ def to_builtins(config: Config) -> dict[str, Any]:
         {"url": plain(listener.url)}
         | {
             setting.name: plain(getattr(listener, setting.name))
-            for setting in listener_settings(listener)
+            for setting in applicable_settings(listener)
         }
         for listener in config.listeners
     ]
@@ -106,7 +106,7 @@ def _is_given(config: Config, setting: Setting) -> bool:
     return setting.name in config.default_fields or value != setting.default
 
 
-def listener_settings(listener: Listener) -> Iterator[Setting]:
+def applicable_settings(listener: Listener) -> Iterator[Setting]:
     """Yield the settings that have an effect on a listener, without its URL."""
     for setting in settings_of(Listener).values():
         is_unused = setting.name == "url" or (setting.name == "user" and not listener.user)
@@ -160,7 +160,7 @@ def _quoted(text: str) -> str:
     return quoted.encode("utf-8", "backslashreplace").decode()
 
 
-# --- for the management service ------------------------------------------------------------------
+# --- Effective configuration ----------------------------------------------------------------------
 
 
 class EffectiveConfiguration:
@@ -181,7 +181,7 @@ class EffectiveConfiguration:
             views.append(_view(name, setting, value, self._origins.get(name, "default")))
         source = self._origins.get("listeners", "default")
         for index, listener in enumerate(self._config.listeners):
-            for setting in (settings_of(Listener)["url"], *listener_settings(listener)):
+            for setting in (settings_of(Listener)["url"], *applicable_settings(listener)):
                 value = getattr(listener, setting.name)
                 views.append(_view(f"listeners[{index}].{setting.name}", setting, value, source))
         return views

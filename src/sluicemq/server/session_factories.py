@@ -60,8 +60,6 @@ from sluicemq.server.listener_settings import JmqSettings, Listener
 
 # --- Detection of the protocol --------------------------------------------------------------------
 #
-# Session that detects its protocol from the first bytes of the client.
-#
 #     first bytes                     protocol
 #     'H' then a digit                PHPMQ: message header "H01…"
 #     a method and a blank            HTTP: "GET /…"
@@ -488,7 +486,7 @@ def _durability(options: Listener, default: Durability) -> Durability:
     return default if options.durability is None else options.durability
 
 
-# --- announced addresses -------------------------------------------------------------------------
+# --- Announced addresses --------------------------------------------------------------------------
 
 
 def services(listeners: Iterable[OpenListener], client_listener: Listener) -> Iterator[Service]:
