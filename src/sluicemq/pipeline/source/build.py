@@ -211,19 +211,18 @@ class BatchRecords:
         heads = self.heads
         starts = np.full(heads.count, -1, np.int64)
         rows = np.flatnonzero(selection.IS_LIST[self.codes])
-        if len(rows):
-            bodies = self.record_starts[rows] + heads["body"][rows]
-            listed_counts = self._words32[(bodies >> 2) + 1]
-            sizes = heads["size"][rows].astype(np.int64) - heads["body"][rows] - selection.LIST_HEAD
-            width = np.where(self.codes[rows] == selection.REDELIVERED, 12, 8)
-            mismatch = (
-                (listed_counts != self.counts[rows])
-                | (sizes != listed_counts * width)
-                | (bodies & 7 != 0)
-            )
-            for row in rows[mismatch].tolist():
-                self.report_invalid(row, "the length of a list does not match its count")
-            starts[rows[~mismatch]] = bodies[~mismatch] + selection.LIST_HEAD
+        bodies = self.record_starts[rows] + heads["body"][rows]
+        listed_counts = self._words32[(bodies >> 2) + 1]
+        sizes = heads["size"][rows].astype(np.int64) - heads["body"][rows] - selection.LIST_HEAD
+        width = np.where(self.codes[rows] == selection.REDELIVERED, 12, 8)
+        mismatch = (
+            (listed_counts != self.counts[rows])
+            | (sizes != listed_counts * width)
+            | (bodies & 7 != 0)
+        )
+        for row in rows[mismatch].tolist():
+            self.report_invalid(row, "the length of a list does not match its count")
+        starts[rows[~mismatch]] = bodies[~mismatch] + selection.LIST_HEAD
         return self._repeat_per_row(starts)
 
     @cached_property
@@ -286,19 +285,11 @@ class BatchRecords:
         codes = self._row_codes
         attempts = np.ones(self.rows, np.int64)
         valid = codes == _DELIVERED
-        redelivered_rows = np.flatnonzero(codes == selection.REDELIVERED)
-        if len(redelivered_rows):
-            # the attempts follow the numbers, one for each
-            starts = (
-                self._lists[redelivered_rows]
-                + 8 * self._repeat_per_row(self.counts)[redelivered_rows]
-            )
-            has_list = self._lists[redelivered_rows] >= 0
-            redelivered_rows, starts = redelivered_rows[has_list], starts[has_list]
-            attempts[redelivered_rows] = self._words32[
-                (starts >> 2) + self._items[redelivered_rows]
-            ]
-            valid[redelivered_rows] = True
+        redelivered = np.flatnonzero((codes == selection.REDELIVERED) & (self._lists >= 0))
+        # the attempts follow the numbers, one for each
+        starts = self._lists[redelivered] + 8 * self._repeat_per_row(self.counts)[redelivered]
+        attempts[redelivered] = self._words32[(starts >> 2) + self._items[redelivered]]
+        valid[redelivered] = True
         rows, _, requeue_attempts = self._requeues
         attempts[rows] = requeue_attempts
         valid[rows] = True
@@ -342,9 +333,7 @@ class BatchRecords:
     def _depth(self, words: Callable[[Integers], Column]) -> pa.Array:
         values = np.zeros(self.rows, np.int64)
         rows = np.flatnonzero(self._row_codes == _DEPTH)
-        if len(rows):
-            bodies = self._repeat_per_row(self.record_starts + self.heads["body"])[rows]
-            values[rows] = words(bodies)
+        values[rows] = words(self._repeat_per_row(self.record_starts + self.heads["body"])[rows])
         return self._nullable_array(pa.int64(), values, self._row_codes == _DEPTH)
 
     # --- rarely set fields ---------------------------------------------------------

@@ -12,7 +12,7 @@ import pyarrow as pa
 from sluicemq.journal.format import unescape
 from sluicemq.model.destination import Kind
 from sluicemq.pipeline.options import MAX_NUMBER
-from sluicemq.pipeline.schema import KAFKA_HEADERS, TEXTS, escape_invalid, property_text
+from sluicemq.pipeline.schema import KAFKA_HEADERS, escape_invalid, property_text
 from sluicemq.pipeline.source.journal_storage import Integers
 
 
@@ -90,13 +90,10 @@ class Headers:
 
     def reply_to(self) -> pa.Array:
         """Return the reply destinations; a topic is written `topic:NAME`, a queue `NAME`."""
-        targets = self._columns["reply_to"]
-        if not any(targets):
-            return pa.nulls(len(targets), pa.string())
         return _texts(
             [
                 None if to is None else to[1] if to[0] == Kind.QUEUE else f"topic:{to[1]}"
-                for to in targets
+                for to in self._columns["reply_to"]
             ]
         )
 
@@ -107,10 +104,6 @@ class Headers:
 
     def properties(self) -> tuple[pa.Array, pa.Array]:
         """Return the columns `properties` and `property_types`."""
-        properties = self._columns["properties"]
-        if not any(properties):
-            empty = pa.nulls(len(properties), TEXTS)
-            return empty, empty
         offsets, names, values = self._pairs()
         if set(map(type, values)) == {str}:
             # usual, and saves a call for each property
@@ -127,8 +120,6 @@ class Headers:
 
     def kafka(self) -> pa.Array:
         """Return the column `headers` of schema.KAFKA."""
-        if not any(self._columns["properties"]):
-            return pa.nulls(len(self._columns["properties"]), KAFKA_HEADERS)
         offsets, names, values = self._pairs()
         pairs = pa.StructArray.from_arrays(
             [_texts(names), pa.array(map(_header_bytes, values), pa.binary())],

@@ -264,8 +264,9 @@ class Names:
         self._texts: dict[Callable[[Address], str], pa.Array] = {}
         # the position of each number, if all are small; the last entry is for larger numbers
         self._table: Integers | None = None
-        if ordered and ordered[-1] < TABLE_NUMBERS:
-            self._table = np.full(ordered[-1] + 2, len(ordered), np.int64)
+        largest = max(ordered, default=0)
+        if largest < TABLE_NUMBERS:
+            self._table = np.full(largest + 2, len(ordered), np.int64)
             self._table[ordered] = np.arange(len(ordered))
         self._allowed_by: object = None
         self._allowed_flags = np.zeros(0, np.bool_)
@@ -283,11 +284,9 @@ class Names:
 
     def _indexes(self, numbers: Column) -> Integers:
         """Return the index of each number's name; the last entry is for unknown numbers."""
-        count = len(self._numbers)
-        if not count:
-            return np.zeros(len(numbers), np.int64)
         if self._table is not None:
             return self._table.take(numbers, mode="clip")
+        count = len(self._numbers)
         indices = np.searchsorted(self._numbers, numbers)
         indices[indices == count] = 0
         return np.where(self._numbers[indices] == numbers, indices, count)
