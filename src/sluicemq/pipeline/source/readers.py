@@ -92,8 +92,6 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target: Offset | None = None
         self._slot_position: int | None = None
         """Last record that the slot does not retain; None = the query does not have it yet."""
-        self._is_slot_ahead = False
-        """True if that has been reported."""
         self._lag = LagCounter(self._storage)
         self._planned: Offset | None = None
         """End of the latest micro-batch."""
@@ -257,15 +255,13 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _report_slot_ahead(self, start: Offset, reached: int) -> None:
         """Log a warning that the slot, at `reached`, does not retain what follows `start`."""
-        if not self._is_slot_ahead:
-            log.warning(
-                "The slot %s is ahead of this query: the broker may remove records %d to %d before "
-                "they are read. Each source needs a slot of its own",
-                self._options.slot,
-                start.sequence,
-                reached,
-            )
-        self._is_slot_ahead = True
+        log.warning(
+            "The slot %s is ahead of this query: the broker may remove records %d to %d before "
+            "they are read. Each source needs a slot of its own",
+            self._options.slot,
+            start.sequence,
+            reached,
+        )
 
     def _report_lost_slot(self, reason: str) -> None:
         """Raise JournalError, or log a warning if `fail_on_data_loss` is off."""
