@@ -91,23 +91,15 @@ class Bound(NamedTuple):
     explicit: int = 0
 
 
-def resolve_start(journal: SourceJournal, options: SourceOptions, default: int) -> Bound:
-    """Return the start that the options define; `default` is EARLIEST or LATEST."""
-    return _resolve(journal, options, default if options.start is None else options.start, EARLIEST)
-
-
-def resolve_end(journal: SourceJournal, options: SourceOptions) -> Bound:
-    """Return the end that the options define."""
-    return _resolve(journal, options, LATEST if options.end is None else options.end, LATEST)
-
-
-def _resolve(
-    journal: SourceJournal, options: SourceOptions, positions: Positions, others: int
+def resolve(
+    journal: SourceJournal, options: SourceOptions, given: Positions | None, others: int
 ) -> Bound:
-    """Return the bound at these positions, which includes those of all destinations.
+    """Return the start or end of a read, which includes those of all destinations.
 
-    others  EARLIEST or LATEST: bound of the destinations without a position
+    given   positions that the options define
+    others  EARLIEST for a start, LATEST for an end: position of the destinations that have none
     """
+    positions = others if given is None else given
     limits = {EARLIEST: journal.state.earliest, LATEST: journal.state.next}
 
     @cache

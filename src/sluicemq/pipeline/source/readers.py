@@ -30,8 +30,7 @@ from sluicemq.pipeline.source.offsets import (
     Offset,
     first_after_loss,
     read_offset,
-    resolve_end,
-    resolve_start,
+    resolve,
 )
 from sluicemq.pipeline.source.options import EARLIEST, LATEST, SourceOptions
 from sluicemq.pipeline.source.reading import Reading, TaskRanges, log
@@ -68,8 +67,8 @@ class BatchReader(_Reader, DataSourceReader):
         """Plan the tasks. Raises JournalError, ConfigurationError."""
         reading = self._reading
         journal = SourceJournal(self._storage)
-        start = resolve_start(journal, self._options, EARLIEST)
-        end = resolve_end(journal, self._options)
+        start = resolve(journal, self._options, self._options.start, EARLIEST)
+        end = resolve(journal, self._options, self._options.end, LATEST)
         explicit = Offset(journal.identity, start.explicit)
         if start.explicit and (earliest := first_after_loss(journal, explicit)):
             reading.report_removed(start.explicit, earliest)
@@ -106,7 +105,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the position at which a query without a checkpoint starts."""
         journal = SourceJournal(self._storage)
-        start = resolve_start(journal, self._options, LATEST)
+        given = LATEST if self._options.start is None else self._options.start
+        start = resolve(journal, self._options, given, EARLIEST)
         if start.sequence == journal.state.next:
             return replace(_end(journal.state), starts=start.by_destination).as_json()
         return Offset(journal.identity, start.sequence, starts=start.by_destination).as_json()
