@@ -28,8 +28,7 @@ from sluicemq.journal.format import Cause, RecordType
 from sluicemq.management.operation import ApiOperation
 from sluicemq.model.destination import DestinationSettings
 from sluicemq.pipeline.decode import FRAMES
-from sluicemq.pipeline.jobs.schemas import ANOMALIES, BRONZE, GOLD, SILVER
-from sluicemq.pipeline.schema import EVENTS, Event
+from sluicemq.pipeline.schema import ANOMALIES, BRONZE, EVENTS, GOLD, SILVER, Event
 from sluicemq.pipeline.sink import options as sink
 from sluicemq.pipeline.sink.options import COLUMNS
 from sluicemq.pipeline.source import options as source

@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from sluicemq.pipeline.jobs.batch import bronze
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.jobs.run import identity
-from sluicemq.pipeline.jobs.schemas import BRONZE, GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
 from sluicemq.pipeline.jobs.silver import silver
+from sluicemq.pipeline.schema import BRONZE, GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
 from sluicemq.pipeline.session import SHORT_JOB, session
 from sluicemq.pipeline.typed.definition import Definition, load_definition
 from sluicemq.pipeline.typed.gold import query

@@ -10,8 +10,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_type
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.jobs.schemas import ANOMALIES, GOLD, SILVER
-from sluicemq.pipeline.schema import HEADERS, KAFKA, PLAIN, Event
+from sluicemq.pipeline.schema import ANOMALIES, GOLD, HEADERS, KAFKA, PLAIN, SILVER, Event
 from sluicemq.pipeline.sink import options as sink
 from sluicemq.pipeline.sink.options import COLUMNS, PART_BYTES, PART_ROWS
 from sluicemq.pipeline.source.options import OPTION_NAMES, OPTIONS, parse_options

@@ -1,12 +1,13 @@
-"""Columns of the source, as Arrow and Spark types (docs/pipeline/source.md).
+"""Columns of the source (docs/pipeline/source.md) and of a lake's tables, as Arrow types.
 
-One row is one event of a destination or of a message. New columns are added at the end of their
-group; no column ever changes its name, type or meaning.
+One row of the source is one event of a destination or of a message. New columns are added at the
+end of their group or table; no column ever changes its name, type or meaning.
 """
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
@@ -36,12 +37,16 @@ class Event(StrEnum):
     DEPTH = "depth"
 
 
+def _required(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
 PLAIN: Final = pa.schema(
     [
-        pa.field("sequence", pa.int64(), nullable=False),
-        pa.field("record_index", pa.int32(), nullable=False),
-        pa.field("time", TIME, nullable=False),
-        pa.field("event", pa.string(), nullable=False),
+        _required("sequence", pa.int64()),
+        _required("record_index", pa.int32()),
+        _required("time", TIME),
+        _required("event", pa.string()),
         pa.field("destination", pa.string()),
         pa.field("destination_kind", pa.string()),
         pa.field("message_sequence", pa.int64()),
@@ -97,6 +102,139 @@ KAFKA: Final = pa.schema(
     ]
 )
 """Columns of a read with `shape=kafka`."""
+
+
+# --- tables of a lake (docs/pipeline/tables.md) ---------------------------------------------------
+
+COUNTS: Final = pa.map_(pa.int32(), pa.int64())
+"""Type of a histogram: bucket -> count."""
+BY_SUBSCRIPTION: Final = pa.map_(pa.int64(), pa.int64())
+
+OUTCOMES: Final = (
+    "acknowledged",
+    "expired",
+    "dead-lettered",
+    "dropped",
+    "purged",
+    "moved",
+    "discarded",
+)
+"""Events that end a delivery. If a message of a topic has several, the first of these is its
+outcome."""
+
+
+def column(event: str) -> str:
+    """Return the column of an event's time or count."""
+    return event.replace("-", "_")
+
+
+def sql_list(words: Iterable[str]) -> str:
+    """Return names as the list of an SQL IN (...)."""
+    return ", ".join(f"'{word}'" for word in words)
+
+
+BRONZE: Final = pa.schema(
+    [_required("broker", pa.string()), *EVENTS, _required("day", pa.date32())]
+)
+
+_OF_EVENTS: Final = (
+    *("destination", "destination_kind", "published", "protocol", "priority", "durability"),
+    *("expiration", "deliver_at", "size", "body_kind", "message_id", "correlation_id", "reply_to"),
+    *("type", "properties", "property_types", "body"),
+)
+"""Columns of SILVER that events have, too."""
+SILVER_KEYS: Final = ("broker", "message_sequence")
+SILVER: Final = pa.schema(
+    [
+        _required("broker", pa.string()),
+        _required("message_sequence", pa.int64()),
+        *map(EVENTS.field, _OF_EVENTS),
+        pa.field("text", pa.string()),
+        pa.field("json", pa.string()),
+        pa.field("map", TEXTS),
+        pa.field("map_types", TEXTS),
+        pa.field("values", pa.list_(pa.string())),
+        pa.field("value_types", pa.list_(pa.string())),
+        pa.field("decode_error", pa.string()),
+        pa.field("first_delivered", TIME),
+        pa.field("last_delivered", TIME),
+        _required("deliveries", pa.int64()),
+        _required("redeliveries", pa.int64()),
+        pa.field("attempts", pa.int32()),
+        *(pa.field(column(outcome), TIME) for outcome in OUTCOMES),
+        pa.field("requeued", TIME),
+        _required("completed_deliveries", pa.int64()),
+        _required("requeues", pa.int64()),
+        pa.field("reason", pa.string()),
+        pa.field("moved_to_sequence", pa.int64()),
+        pa.field("original_destination", pa.string()),
+        pa.field("deliveries_by_subscription", BY_SUBSCRIPTION),
+        pa.field("completed_by_subscription", BY_SUBSCRIPTION),
+        _required("events", pa.int64()),
+        _required("last_event", TIME),
+        pa.field("outcome", pa.string()),
+        _required("state", pa.string()),
+        pa.field("queueing_ms", pa.float64()),
+        pa.field("end_to_end_ms", pa.float64()),
+        pa.field("client_timestamp", TIME),
+    ]
+)
+
+GOLD_KEYS: Final = ("broker", "minute", "destination", "destination_kind", "protocol")
+COUNTED: Final = ("delivered", "redelivered", *OUTCOMES, "requeued")
+"""Events that gold counts, each in the column of its name."""
+PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+LATENCIES: Final = ("queueing", "end_to_end")
+GOLD: Final = pa.schema(
+    [
+        _required("broker", pa.string()),
+        _required("minute", TIME),
+        _required("day", pa.date32()),
+        _required("destination", pa.string()),
+        _required("destination_kind", pa.string()),
+        _required("protocol", pa.string()),
+        _required("published", pa.int64()),
+        _required("published_bytes", pa.int64()),
+        *(_required(column(event), pa.int64()) for event in COUNTED),
+        _required("publish_rate", pa.float64()),
+        _required("published_bytes_rate", pa.float64()),
+        _required("acknowledge_rate", pa.float64()),
+        *(
+            field
+            for name in LATENCIES
+            for field in (
+                _required(name, COUNTS),
+                *(pa.field(f"{name}_{percentile}", pa.float64()) for percentile in PERCENTILES),
+                pa.field(f"{name}_max", pa.float64()),
+            )
+        ),
+        pa.field("backlog", pa.int64()),
+        pa.field("unacked", pa.int64()),
+        pa.field("consumers", pa.int64()),
+        pa.field("depth_time", TIME),
+        _required("dead_letter_reasons", pa.map_(pa.string(), pa.int64())),
+        _required("late_events", pa.int64()),
+    ]
+)
+
+ANOMALIES: Final = pa.schema(
+    [
+        _required("id", pa.string()),
+        _required("kind", pa.string()),
+        _required("severity", pa.string()),
+        _required("broker", pa.string()),
+        _required("destination", pa.string()),
+        _required("destination_kind", pa.string()),
+        _required("minute", TIME),
+        pa.field("message_sequence", pa.int64()),
+        _required("detected", TIME),
+        _required("evidence", pa.string()),
+        _required("details", pa.string()),
+    ]
+)
+
+
+# --- texts ----------------------------------------------------------------------------------------
 
 
 def quoted(name: str) -> str:

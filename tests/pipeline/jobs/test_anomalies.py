@@ -16,9 +16,8 @@ from sluicemq.pipeline.delta import LakeTable, Tag
 from sluicemq.pipeline.jobs.anomalies import anomalies
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.jobs.maintain import find_anomalies
-from sluicemq.pipeline.jobs.schemas import ANOMALIES, GOLD
 from sluicemq.pipeline.jobs.silver import silver
-from sluicemq.pipeline.schema import Event
+from sluicemq.pipeline.schema import ANOMALIES, GOLD, Event
 from tests.pipeline.jobs.events import START, Journal, Row, at, frame, gold, sorted_rows
 from tests.pipeline.latencies import bucket_of
 

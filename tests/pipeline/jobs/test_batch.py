@@ -20,8 +20,7 @@ from sluicemq.pipeline.jobs import silver as silver_job
 from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter, bronze
 from sluicemq.pipeline.jobs.lake import EVENT_LAYERS, Lake, journals
 from sluicemq.pipeline.jobs.maintain import maintain, rebuild
-from sluicemq.pipeline.jobs.schemas import BRONZE, GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
-from sluicemq.pipeline.schema import Event
+from sluicemq.pipeline.schema import BRONZE, GOLD, GOLD_KEYS, SILVER, SILVER_KEYS, Event
 from tests.pipeline.jobs.events import Journal, Row, frame, gold, rows
 
 JOURNAL = "0123456789abcdef"

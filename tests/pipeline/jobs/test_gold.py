@@ -14,8 +14,7 @@ from pyspark.sql import SparkSession
 from sluicemq.pipeline import histogram
 from sluicemq.pipeline.jobs.gold import COMBINED
 from sluicemq.pipeline.jobs.lake import Lake
-from sluicemq.pipeline.jobs.schemas import GOLD, GOLD_KEYS
-from sluicemq.pipeline.schema import Event
+from sluicemq.pipeline.schema import GOLD, GOLD_KEYS, Event
 from tests.pipeline.jobs.events import START, Journal, Row, at, frame, gold, merged, rows
 from tests.pipeline.jobs.test_silver import event_histories
 from tests.pipeline.latencies import ERROR, bucket_of

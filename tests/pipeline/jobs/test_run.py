@@ -27,7 +27,7 @@ from sluicemq.pipeline.jobs import run, silver
 from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.jobs.run import BatchProgress, PipelineJob, RunningQuery, Supervisor
-from sluicemq.pipeline.jobs.schemas import GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
+from sluicemq.pipeline.schema import GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
 from sluicemq.pipeline.typed.definition import Definition, GoldTable
 from tests.pipeline.jobs.events import gold, rows
 from tests.pipeline.source.support import SMALL, complete, deliver, depth, message, put, redeliver

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from sluicemq.pipeline.jobs.lake import Lake
-from sluicemq.pipeline.jobs.schemas import SILVER, SILVER_KEYS
 from sluicemq.pipeline.jobs.silver import COMBINED, silver
-from sluicemq.pipeline.schema import Event
+from sluicemq.pipeline.schema import SILVER, SILVER_KEYS, Event
 from sluicemq.protocols.java import Byte, Char, Float, Long, Short, dumps, dumps_map, dumps_stream
 from tests.pipeline.jobs.events import Journal, Row, at, frame, merged, rows
 

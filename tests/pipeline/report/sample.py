@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluicemq.pipeline import histogram
-from sluicemq.pipeline.jobs.schemas import ANOMALIES, GOLD, SILVER
+from sluicemq.pipeline.schema import ANOMALIES, GOLD, SILVER
 from tests.pipeline.latencies import bucket_of
 
 START: Final = datetime(2026, 11, 20, 8, 0, tzinfo=UTC)

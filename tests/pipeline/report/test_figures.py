@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.pipeline.jobs.schemas import PERCENTILES
 from sluicemq.pipeline.report import build
 from sluicemq.pipeline.report.figures import (
     MAX_BINS,
@@ -20,6 +19,7 @@ from sluicemq.pipeline.report.figures import (
     Bins,
     ReportFigures,
 )
+from sluicemq.pipeline.schema import PERCENTILES
 from tests.pipeline.latencies import ERROR
 from tests.pipeline.report.sample import (
     START,

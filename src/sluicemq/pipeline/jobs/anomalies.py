@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from sluicemq.pipeline.histogram import percentile_sql
-from sluicemq.pipeline.jobs.schemas import ANOMALIES
+from sluicemq.pipeline.schema import ANOMALIES
 
 STUCK_MINUTES: Final = 15
 """Minutes without an acknowledgement while messages are ready."""

@@ -16,8 +16,7 @@ from sluicemq.pipeline.delta import INTERPRETED, Tag, temporary_settings
 from sluicemq.pipeline.jobs import gold, silver
 from sluicemq.pipeline.jobs.bodies import NEEDS_UDF
 from sluicemq.pipeline.jobs.lake import EVENT_LAYERS, Lake
-from sluicemq.pipeline.jobs.schemas import BRONZE
-from sluicemq.pipeline.schema import EPOCH, EVENTS
+from sluicemq.pipeline.schema import BRONZE, EPOCH, EVENTS
 from sluicemq.pipeline.session import is_local, materialized
 from sluicemq.pipeline.typed.rows import TableCounts
 

@@ -18,8 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import COMPRESSED_SIZE, UNCOMPRESSED_SIZE
-from sluicemq.pipeline.jobs.schemas import SILVER, sql_list
-from sluicemq.pipeline.schema import property_text
+from sluicemq.pipeline.schema import SILVER, property_text, sql_list
 from sluicemq.protocols import java
 
 UNTYPED_PROTOCOLS: Final = ("phpmq", "msglite", "internal")

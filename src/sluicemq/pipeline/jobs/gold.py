@@ -17,9 +17,17 @@ from pyspark.sql import functions as f
 
 from sluicemq.model.dead_letters import REASON
 from sluicemq.pipeline.histogram import bucket_column, percentile_sql
-from sluicemq.pipeline.jobs.schemas import COUNTED, GOLD, GOLD_KEYS, LATENCIES, PERCENTILES, column
 from sluicemq.pipeline.jobs.silver import sum_maps_sql, sum_sql
-from sluicemq.pipeline.schema import EPOCH, Event
+from sluicemq.pipeline.schema import (
+    COUNTED,
+    EPOCH,
+    GOLD,
+    GOLD_KEYS,
+    LATENCIES,
+    PERCENTILES,
+    Event,
+    column,
+)
 
 WATERMARK: Final = timedelta(hours=1)
 UNKNOWN: Final = "unknown"

@@ -37,7 +37,7 @@ from sluicemq.pipeline.delta import (
     LakeTable,
     skipping_statistics,
 )
-from sluicemq.pipeline.jobs.schemas import ANOMALIES, BRONZE, GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
+from sluicemq.pipeline.schema import ANOMALIES, BRONZE, GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
 
 EVENT_LAYERS: Final = ("gold", "bronze", "silver")
 """Layers of events, in the order in which a batch is written to them."""

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 
 from sluicemq.model.dead_letters import ORIGIN, REASON
 from sluicemq.pipeline.jobs.bodies import DECODED, decode
-from sluicemq.pipeline.jobs.schemas import OUTCOMES, SILVER, column, sql_list
+from sluicemq.pipeline.schema import OUTCOMES, SILVER, column, sql_list
 
 RECORD: Final = (
     *("priority", "durability", "expiration", "deliver_at", "size", "body_kind"),

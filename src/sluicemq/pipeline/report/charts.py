@@ -26,9 +26,9 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from sluicemq.pipeline import histogram
-from sluicemq.pipeline.jobs.schemas import PERCENTILES
 from sluicemq.pipeline.report import figures, formatting
 from sluicemq.pipeline.report.figures import PROTOCOLS, Bins, ReportFigures, Timeline
+from sluicemq.pipeline.schema import PERCENTILES
 
 Size = tuple[int, int]
 """Width and height in pixels."""

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sluicemq.pipeline import histogram
-from sluicemq.pipeline.jobs.schemas import PERCENTILES
 from sluicemq.pipeline.report import formatting
+from sluicemq.pipeline.schema import PERCENTILES
 
 Counts = NDArray[np.int64]
 Row = dict[str, Any]

@@ -13,10 +13,10 @@ from pyspark.sql import functions as f
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import HadoopPath, LakeTable
 from sluicemq.pipeline.jobs.lake import TABLES, Lake
-from sluicemq.pipeline.jobs.schemas import GOLD
 from sluicemq.pipeline.report import figures
 from sluicemq.pipeline.report.charts import write_pngs
 from sluicemq.pipeline.report.page import write
+from sluicemq.pipeline.schema import GOLD
 
 BODY_BYTES: Final = 100
 """Number of bytes of a body that is no text in an example, in hexadecimal."""
