@@ -34,6 +34,7 @@ from sluicemq.protocols.java import dumps_map
 from tests.pipeline.jobs.events import Journal, at, frame
 
 ORDER = "id BIGINT, amount DECIMAL(10,2), customer STRING"
+UNPAIRED = "a text has an unpaired surrogate, such as \\ud800"
 
 
 def table(schema: str = ORDER, **fields: Any) -> TypedTable:
@@ -138,6 +139,7 @@ def test_columns_may_be_named_as_those_of_source(spark: SparkSession) -> None:
         '{"customer": "\ufffd"}'.encode(),
         b'{"other": {"a": 1, "a": 2}}',
         b'{"labels": {"a": {"b": "x"}, "b": null}}',
+        rb'{"customer": "\ud83d\uDE00? \\ud800"}',
     ],
 )
 def test_json_that_is_accepted(spark: SparkSession, body: bytes) -> None:
@@ -185,6 +187,9 @@ def test_json_that_is_quarantined_and_why(spark: SparkSession) -> None:
         b'{"customer": "a\xffb"}': "the body is not UTF-8",
         b'{"labels": {"a\xffb": 1}}': "the body is not UTF-8",
         b'{"parts": [{"m": {"a": {"b": "\xff"}}}]}': "the body is not UTF-8",
+        rb'{"customer": "\ud800"}': UNPAIRED,
+        rb'{"labels": {"\\\uDE00": 1}}': UNPAIRED,
+        rb'{"customer": "\ud83d\ud83d\ude00"}': UNPAIRED,
         b'\xff{"id": 1}': "the body is not UTF-8",
         b'\xef\xbb\xbf{"id": 1}': "the body is not JSON",
     }

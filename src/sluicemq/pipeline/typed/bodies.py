@@ -1,7 +1,8 @@
 """Text of message bodies, and its parsing into columns: JSON, CSV, XML and plain text.
 
 Spark's parsers are lenient: `from_json` ignores what follows the first value, replaces bytes that
-are not UTF-8, keeps the last of two equal fields, and turns a number beyond DOUBLE into infinity.
+are not UTF-8 and unpaired surrogates, keeps the last of two equal fields, and turns a number beyond
+DOUBLE into infinity.
 Here each of these makes a message unparseable, with a reason. docs/pipeline/typed-tables.md lists
 what is deliberately left as Spark does it.
 
@@ -98,6 +99,14 @@ _NOT_UTF8: Final = "the body is not UTF-8"
 _NOT_JSON: Final = "the body is not JSON"
 _REPLACED: Final = "�"
 """Character that decoding puts where bytes are not UTF-8."""
+_SUBSTITUTE: Final = "?"
+"""Character that Spark stores for an unpaired surrogate."""
+_UNPAIRED: Final = (
+    r"(?i)(?<!\\)(?:\\\\)*+"
+    r"(?:\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f])"
+)
+"""Escape of an unpaired surrogate in JSON: a character beyond U+FFFF is written as two of them."""
+_UNPAIRED_REASON: Final = "a text has an unpaired surrogate, such as \\ud800"
 _XML_END: Final = (
     r"^(?s)\\s*+(?:(?:<\\?.*?\\?>|<!--.*?-->)\\s*+)*+<([^\\s/>]++).*(?:</\\1\\s*>|/>)\\s*$"
 )
@@ -213,7 +222,10 @@ def _parse_json(
     valid = f.col("_valid") & f.col("_ended") & f.col("_error").isNull()
     misread = _misread_times(columns, lambda text, schema: f.from_json(text, schema, _TOKENS))
     twice = f.col("_twice") | _repeated_keys(columns)
-    good = valid & ~twice & ~_infinite(columns) & _utf8(columns) & ~misread
+    unpaired = _contains(columns, _SUBSTITUTE) & f.col("_text").rlike(_UNPAIRED)
+    # To validate all bodies would cost a third of their parsing.
+    utf8 = ~_contains(columns, _REPLACED) | f.is_valid_utf8("_text")
+    good = valid & ~twice & ~_infinite(columns) & utf8 & ~unpaired & ~misread
     raw = f.when(~f.col("_good"), f.from_json("_text", "MAP<STRING, STRING>", _TOKENS))
     reasons = [_type_error(field, f.col("_raw")[field.name]) for field in columns]
     for index, field in enumerate(columns):
@@ -228,6 +240,7 @@ def _parse_json(
             "there is text after the JSON object": f.col("_valid") & ~f.col("_ended"),
             _COSTLY_REASON: bounded.isNull(),
             _MISREAD_REASON: misread,
+            _UNPAIRED_REASON: unpaired,
         },
         f.coalesce(_join_reasons(reasons), f.lit(_NOT_JSON)),
     )
@@ -473,16 +486,10 @@ def _any_value(
     return f.coalesce(value, f.lit(False))
 
 
-def _utf8(columns: t.StructType) -> Column:
-    """Return the condition that no value comes from bytes that are not UTF-8.
-
-    A scan of all bodies would cost a third of their parsing, so only texts in which decoding may
-    have replaced something are scanned."""
+def _contains(columns: t.StructType, character: str) -> Column:
+    """Return the condition that a text, or one within a value, contains a character."""
     values = f.struct(*map(quoted, columns.names))
-    replaced = _any_value(
-        values, columns, "string", lambda value: f.contains(value, f.lit(_REPLACED))
-    )
-    return ~replaced | f.is_valid_utf8("_text")
+    return _any_value(values, columns, "string", lambda value: f.contains(value, f.lit(character)))
 
 
 def _type_error(field: t.StructField, raw: Column) -> Column:
