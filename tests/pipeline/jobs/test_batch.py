@@ -65,7 +65,7 @@ def test_interrupted_and_repeated_batches_count_once(
     events = traffic()
     last = events[-1]["sequence"]
     lake = Lake(tmp_path / "lake", broker="b")
-    lake.claim(spark, JOURNAL)
+    lake.check_journal(spark, JOURNAL)
 
     def write(writer: LakeWriter, start: int, stop: int) -> BatchResult:
         """Each event is a record of its own, numbered from 1."""
@@ -138,7 +138,7 @@ def test_batches_of_rebuild_are_limited_in_bytes(spark: SparkSession, tmp_path: 
     for number, row in enumerate(journal.rows):  # blocks of their own
         row["sequence"] = row["message_sequence"] = 5000 * number + 1
     lake = Lake(tmp_path / "lake", broker="b")
-    lake.claim(spark, JOURNAL)
+    lake.check_journal(spark, JOURNAL)
     LakeWriter(spark, lake, JOURNAL).write(frame(spark, journal.rows), 1, 10_001)
 
     def batches(max_bytes: int) -> list[int]:
@@ -365,12 +365,12 @@ def test_lake_accepts_one_journal_per_broker(spark: SparkSession, tmp_path: Path
     events = frame(spark, traffic()[:3])
     for broker, journal in (("b", JOURNAL), ("c", "another")):
         lake = Lake(tmp_path, broker)
-        lake.claim(spark, journal)
+        lake.check_journal(spark, journal)
         LakeWriter(spark, lake, journal, ["bronze"]).write(events, 1, 3)
     assert journals(lake.bronze.tags(spark)) == {"b": JOURNAL, "c": "another"}
-    Lake(tmp_path, "b").claim(spark, JOURNAL)
+    Lake(tmp_path, "b").check_journal(spark, JOURNAL)
     with pytest.raises(ConfigurationError, match=f"has the journal {JOURNAL}"):
-        Lake(tmp_path, "b").claim(spark, "another")
+        Lake(tmp_path, "b").check_journal(spark, "another")
 
 
 @pytest.mark.parametrize(

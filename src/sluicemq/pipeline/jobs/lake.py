@@ -215,7 +215,7 @@ class Lake:
         """Return the application of appends to silver whose batch changes other messages, too."""
         return f"sluicemq-new/{self.broker}/{journal}"
 
-    def claim(self, spark: SparkSession, journal: str) -> None:
+    def check_journal(self, spark: SparkSession, journal: str) -> None:
         """Check that the tables have no other journal of this broker.
 
         Raises ConfigurationError if they have, because sequence numbers are unique within one

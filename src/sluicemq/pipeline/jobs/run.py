@@ -335,7 +335,7 @@ class Supervisor:
         result.seconds["typed"] = time.perf_counter() - before
         return result
 
-    def _writer(self, query: RunningQuery, journal: str) -> LakeWriter:
+    def _prepare_writer(self, query: RunningQuery, journal: str) -> LakeWriter:
         """Return the writer of a query's tables; remove the checkpoint if it is ahead of them.
 
         Raises ConfigurationError if the query would leave one of the tables incomplete."""
@@ -366,9 +366,9 @@ class Supervisor:
         """
         try:
             journal = identity(self._job.source)
-            self._job.lake.claim(self._spark, journal)
+            self._job.lake.check_journal(self._spark, journal)
             _prepare_source(self._spark)
-            writers = [self._writer(query, journal) for query in self._queries]
+            writers = [self._prepare_writer(query, journal) for query in self._queries]
             for query, writer in zip(self._queries, writers, strict=True):
                 self._start_query(query, writer, interval)
             while [q for q in self._queries if not q.has_ended()] and not self._stop.is_set():
