@@ -143,12 +143,9 @@ def session(
         effective[_JARS] = ",".join([*filter(None, [effective.get(_JARS)]), *paths])
         if _has_local_master(effective):
             _use_local_home(effective)
-    builder = SparkSession.builder.appName(name)
-    for key, value in effective.items():
-        builder = builder.config(key, value)
     with _stderr_to(log):
         try:
-            return builder.getOrCreate()
+            return SparkSession.builder.appName(name).config(map={**effective}).getOrCreate()
         except PySparkRuntimeError as error:
             if error.getCondition() != "JAVA_GATEWAY_EXITED":
                 raise
