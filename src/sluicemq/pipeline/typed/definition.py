@@ -74,9 +74,8 @@ class DefinitionError(ConfigurationError):
 
     def __init__(self, path: str, problems: Iterable[Problem]) -> None:
         self.problems = sorted(problems)
-        super().__init__(
-            "\n".join(f"{_location(path, line)}: {text}" for line, text in self.problems)
-        )
+        location = Definition(path=path).location
+        super().__init__("\n".join(f"{location(line)}: {text}" for line, text in self.problems))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,11 +145,7 @@ class Definition:
 
     def location(self, line: int) -> str:
         """Return a line as the start of an error."""
-        return _location(self.path, line)
-
-
-def _location(path: str, line: int) -> str:
-    return f"{path}:{line}" if line else path
+        return f"{self.path}:{line}" if line else self.path
 
 
 def load_definition(path: Path) -> Definition:
