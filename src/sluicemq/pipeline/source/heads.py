@@ -79,8 +79,12 @@ class Heads:
 
 def index_heads(index: SegmentIndex) -> Heads:
     """Return the columns of a sealed segment as views of its index."""
-    columns = index.columns.items()
-    return Heads({name: _signed(np.frombuffer(column, _CODES[name])) for name, column in columns})
+    return Heads(
+        {
+            name: _signed(np.frombuffer(column, _CODES[name]))
+            for name, column in index.columns.items()
+        }
+    )
 
 
 def record_heads(data: memoryview, record_starts: Integers, base: int) -> Heads:
@@ -150,21 +154,17 @@ def scan_segment(
     Damaged records are passed to `report` and skipped; without `report` they raise
     JournalDamaged."""
     position = start or SEGMENT_HEADER_BYTES
-    needed = BLOCK_BYTES
     while position < end:
-        data = segment.read_bytes(position, end, needed)
-        view = memoryview(data)
-        heads, stop = _records(view, position)
+        data = segment.read_bytes(position, end, BLOCK_BYTES)
+        padded = size_at(memoryview(data), 0) + 7 & -8
+        if len(data) < padded <= end - position:
+            data = segment.read_bytes(position, end, padded)
+        heads, stop = _records(memoryview(data), position)
         if heads.count:
             yield ScannedRecords(heads, data, position)
             position += stop
-            needed = BLOCK_BYTES
-            continue
-        padded = size_at(view, 0) + 7 & -8
-        if len(view) < padded <= end - position:
-            needed = padded  # the record is larger than the block
-            continue
-        position = _skip_damage(segment, position, end, report)
+        else:
+            position = _skip_damage(segment, position, end, report)
 
 
 def _records(view: memoryview, base: int) -> tuple[Heads, int]:
