@@ -118,16 +118,16 @@ class HttpStorage(JournalStorage):
         """Return bytes of a segment, none if `stop` is not behind `start`.
 
         Raises RecordNotFound if it has been removed."""
-        parts = []
-        for offset in range(start, stop, RANGE_BYTES):
-            size = min(RANGE_BYTES, stop - offset)
-            parts.append(self._get_range(first, f"{offset}-{offset + size - 1}").body)
-            if len(parts[-1]) != size:
-                raise RequestRefused(
-                    f"{self.name}: received {len(parts[-1])} of {size} bytes from offset {offset} "
-                    f"of the segment {first}"
-                )
-        return b"".join(parts)
+        data = b"".join(
+            self._get_range(first, f"{offset}-{min(offset + RANGE_BYTES, stop) - 1}").body
+            for offset in range(start, stop, RANGE_BYTES)
+        )
+        if len(data) != max(0, stop - start):
+            raise RequestRefused(
+                f"{self.name}: received {len(data)} of {stop - start} bytes from offset {start} "
+                f"of the segment {first}"
+            )
+        return data
 
     def read_end(self, first: int, count: int) -> tuple[int, bytes]:
         """Return the offset of the last `count` bytes of a segment, and the bytes.

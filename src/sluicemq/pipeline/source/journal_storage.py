@@ -271,9 +271,8 @@ class DirectoryStorage(JournalStorage):
 
     def addresses(self, numbers: Iterable[int]) -> dict[int, Address]:
         snapshot = newest_snapshot(self.path)
-        requested = set(numbers)
         known = snapshot.destinations() if snapshot else {}
-        return {number: address for number, address in known.items() if number in requested}
+        return {number: known[number] for number in numbers if number in known}
 
     @property
     def _slots(self) -> Slots:
