@@ -152,6 +152,9 @@ class _RangeReader:
         self._selection = selection
         self._columns = reading.columns
         self._names = journal.names(segment)
+        self._needs_names = self._selection.by_destination or not self._columns.isdisjoint(
+            _DESTINATION_COLUMNS
+        )
         self._wants_dead_letters = Event.DEAD_LETTERED in self._selection.events and (
             not self._columns.isdisjoint(_PROPERTY_COLUMNS)
         )
@@ -160,7 +163,9 @@ class _RangeReader:
         segment, strict = self._segment, self._reading.strict
         last: Heads | None = None
         for heads, gather in self._record_blocks():
-            rows, codes = self._select_rows(heads)
+            if self._needs_names:
+                self._journal.add_names(self._names, segment, heads["destination"])
+            rows, codes = self._selection.rows(heads, self._names)
             records = heads.select(rows)
             counts = row_counts(records, codes)
             is_needed = build.needed_mask(self._columns, codes, records)
@@ -240,11 +245,6 @@ class _RangeReader:
             dead, build.slices(data, positions + HEADER_BYTES, positions + bodies)
         )
 
-    def _select_rows(self, heads: Heads) -> tuple[Column, Column]:
-        if not self._columns.isdisjoint(_DESTINATION_COLUMNS) or self._selection.by_destination:
-            self._journal.add_names(self._names, self._segment, heads["destination"])
-        return self._selection.rows(heads, self._names)
-
     def _fetch(
         self, gather: Gather, heads: Heads, is_needed: build.Mask, checked: bool
     ) -> tuple[pa.Buffer, Integers, build.Mask | slice]:
@@ -290,17 +290,15 @@ def _intact(data: pa.Buffer, record_starts: Integers, sizes: Integers) -> list[b
 
 def _batch_ranges(offsets: Integers, sizes: Column, counts: Integers) -> Iterator[slice]:
     """Yield ranges of records that form batches: at least one record each, else within limits."""
-    total = len(offsets)
-    rows = np.cumsum(counts)
-    volume = np.cumsum(sizes, dtype=np.int64)
+    # rows and bytes before each record
+    rows = np.concatenate(([0], np.cumsum(counts)))
+    volume = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
     start = 0
-    while start < total:
-        rows_before = int(rows[start - 1]) if start else 0
-        volume_before = int(volume[start - 1]) if start else 0
+    while start < len(offsets):
         stop = min(
-            int(np.searchsorted(rows, rows_before + BATCH_ROWS, side="right")),
-            int(np.searchsorted(volume, volume_before + BATCH_BYTES, side="right")),
-            int(np.searchsorted(offsets, int(offsets[start]) + SPAN_BYTES, side="right")),
+            int(np.searchsorted(rows, rows[start] + BATCH_ROWS, side="right")) - 1,
+            int(np.searchsorted(volume, volume[start] + BATCH_BYTES, side="right")) - 1,
+            int(np.searchsorted(offsets, offsets[start] + SPAN_BYTES, side="right")),
         )
         stop = max(stop, start + 1)
         yield slice(start, stop)
