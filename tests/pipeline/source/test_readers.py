@@ -33,9 +33,8 @@ from sluicemq.journal.segment import (
 )
 from sluicemq.journal.stored_backup import restore
 from sluicemq.model.errors import JournalDamaged
-from sluicemq.pipeline.source import heads
-from sluicemq.pipeline.source.heads import Heads, index_heads, scan_segment
 from sluicemq.pipeline.source.journal_storage import MappedFile
+from sluicemq.pipeline.source.records import RecordColumns, index_columns, scan_segment
 from tests.pipeline.source.support import (
     SMALL,
     complete,
@@ -117,7 +116,7 @@ def scalar_skipping(view: MappedSegment, end: int) -> Found:
     return records
 
 
-def records_of(heads: Heads, data: memoryview, base: int) -> Found:
+def records_of(heads: RecordColumns, data: memoryview, base: int) -> Found:
     """Return the records as the vectorised reader presents them: columns and bodies."""
     records = []
     for row in range(heads.count):
@@ -203,7 +202,7 @@ def test_fields_describe_header() -> None:
 def test_both_readers_return_same_records(
     tmp_path: Path, make: Callable[[Path], Path], limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heads, "BLOCK_RECORDS", limit)
+    monkeypatch.setattr("sluicemq.pipeline.source.records.BLOCK_RECORDS", limit)
     directory = make(tmp_path)
     types = set()
     for first in list_segments(directory):
@@ -213,7 +212,7 @@ def test_both_readers_return_same_records(
         expected = scalar(view, end_of(view))
         types |= {record.type for _, record in expected}
         if view.index is not None:
-            assert records_of(index_heads(view.index), view.view, 0) == expected
+            assert records_of(index_columns(view.index), view.view, 0) == expected
     assert (RecordType.RELOCATED in types) == (make is rewritten)
 
 
@@ -231,7 +230,7 @@ def test_both_readers_stop_at_torn_tail(tmp_path: Path) -> None:
 def test_both_readers_find_same_damage(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heads, "BLOCK_BYTES", (128, 200, 1024)[seed % 3])
+    monkeypatch.setattr("sluicemq.pipeline.source.records.BLOCK_BYTES", (128, 200, 1024)[seed % 3])
     fill(tmp_path)
     chance = random.Random(seed)
     path, data, end = chance.choice(copies(tmp_path))

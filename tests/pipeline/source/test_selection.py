@@ -12,7 +12,7 @@ from zlib_ng import zlib_ng
 from sluicemq.journal.segment import TRAILER_BYTES
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.source import heads, plan
+from sluicemq.pipeline.source import plan, records
 from sluicemq.pipeline.source.journal_storage import DirectoryStorage
 from sluicemq.pipeline.source.options import arrow_columns, parse_options
 from sluicemq.pipeline.source.readers import BatchReader
@@ -169,13 +169,13 @@ def test_tasks_share_journal_that_is_weighed_by_samples(
 
 def test_selects_destinations_with_small_and_large_numbers() -> None:
     addresses = [Address(Kind.QUEUE, "a"), Address(Kind.TOPIC, "b")]
-    for numbers in ([3, 7], [3, heads.TABLE_NUMBERS], [heads.TABLE_NUMBERS, 1 << 31]):
-        lookup = heads.Names(dict(zip(numbers, addresses, strict=True)))
+    for numbers in ([3, 7], [3, records.TABLE_NUMBERS], [records.TABLE_NUMBERS, 1 << 31]):
+        lookup = records.Names(dict(zip(numbers, addresses, strict=True)))
         column = np.array([numbers[1], 0, numbers[0], numbers[1] + 1, 5], np.uint32)
         for text, expected in (
-            (heads.name_of, ["b", None, "a", None, None]),
-            (heads.kind_of, ["topic", None, "queue", None, None]),
-            (heads.full_name, ["topic:b", None, "a", None, None]),
+            (records.name_of, ["b", None, "a", None, None]),
+            (records.kind_of, ["topic", None, "queue", None, None]),
+            (records.full_name, ["topic:b", None, "a", None, None]),
         ):
             assert lookup.texts(column, text).to_pylist() == expected
         assert lookup.missing(column) == {numbers[1] + 1, 5}

@@ -2,7 +2,7 @@
 
 options          options of a read
 journal_storage  access to segments in a local directory, or over HTTP (http_storage.py)
-heads            columns of records, from an index or by a scan; names of destinations
+records            columns of records, from an index or by a scan; names of destinations
 selection        filter for records and for whole segments
 journal          destinations and message origins that one task or plan has looked up
 build            columns of a batch; headers: columns of the rarely set fields

@@ -22,10 +22,17 @@ from sluicemq.model.rows import MAX_TIME
 from sluicemq.pipeline.schema import HEADERS, LOG_APPEND_TIME, TIME, Event
 from sluicemq.pipeline.source import selection
 from sluicemq.pipeline.source.headers import Headers, array_of, decode_fields
-from sluicemq.pipeline.source.heads import Column, Heads, Names, full_name, kind_of, name_of
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers
 from sluicemq.pipeline.source.options import PARTITION
+from sluicemq.pipeline.source.records import (
+    Column,
+    Names,
+    RecordColumns,
+    full_name,
+    kind_of,
+    name_of,
+)
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Failed = Callable[[int, str], None]
@@ -64,7 +71,7 @@ def _names_of(codes: type[IntEnum]) -> pa.Array:
     return pa.array([names.get(code) for code in range(256)], pa.string())
 
 
-def needed_mask(columns: frozenset[str], codes: Column, heads: Heads) -> Mask:
+def needed_mask(columns: frozenset[str], codes: Column, heads: RecordColumns) -> Mask:
     """Return the mask of records whose bytes are needed for these columns."""
     mask: Mask = selection.flags(code for code, names in _NEEDS.items() if columns & names)[codes]
     if columns & _HEADERS:
@@ -123,7 +130,7 @@ class BatchRecords:
     report_invalid  called for each record with invalid content
     """
 
-    heads: Heads
+    heads: RecordColumns
     codes: Column
     counts: Integers
     data: pa.Buffer

@@ -15,20 +15,20 @@ import numpy as np
 from sluicemq.journal.format import ENTRY, RecordType, decode_address
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
-from sluicemq.pipeline.source.heads import (
-    Column,
-    Heads,
-    Names,
-    ignore_damage,
-    index_heads,
-    scan_segment,
-)
 from sluicemq.pipeline.source.journal_storage import (
     Integers,
     JournalState,
     JournalStorage,
     RecentlyUsed,
     StoredSegment,
+)
+from sluicemq.pipeline.source.records import (
+    Column,
+    Names,
+    RecordColumns,
+    ignore_damage,
+    index_columns,
+    scan_segment,
 )
 
 OPEN_SEGMENTS: Final = 12
@@ -52,7 +52,7 @@ class UnindexedTail:
     def __init__(self) -> None:
         self.at = 0
         self.addresses: dict[int, Address] = {}
-        self.messages = Heads(dict.fromkeys(_CACHED_COLUMNS, np.zeros(0, np.uint8)))
+        self.messages = RecordColumns(dict.fromkeys(_CACHED_COLUMNS, np.zeros(0, np.uint8)))
 
     def extend(self, segment: StoredSegment, end: int) -> None:
         """Add the records up to `end`, without those that are damaged."""
@@ -69,12 +69,12 @@ class UnindexedTail:
                 start, body, size = (int(heads[name][row]) for name in ("offset", "body", "size"))
                 address = decode_address(bytes(data[start - base + body : start - base + size]))
                 self.addresses[int(heads["destination"][row])] = address
-            parts.append(Heads.concatenate((_messages(heads),), _CACHED_COLUMNS))
-        self.messages = Heads.concatenate((self.messages, *parts), _CACHED_COLUMNS)
+            parts.append(RecordColumns.concatenate((_messages(heads),), _CACHED_COLUMNS))
+        self.messages = RecordColumns.concatenate((self.messages, *parts), _CACHED_COLUMNS)
         self.at = end
 
 
-def _messages(heads: Heads) -> Heads:
+def _messages(heads: RecordColumns) -> RecordColumns:
     types = heads["type"]
     is_relocated = (types == RecordType.RELOCATED) & (heads["flags"] & ENTRY == 0)
     return heads.take((types == RecordType.MESSAGE) | is_relocated)
@@ -82,7 +82,7 @@ def _messages(heads: Heads) -> Heads:
 
 _tails: RecentlyUsed[tuple[str, int], UnindexedTail] = RecentlyUsed(MAX_TAILS)
 _names: RecentlyUsed[tuple[str, int], Address | None] = RecentlyUsed(MAX_NAMES)
-_relocated: RecentlyUsed[tuple[str, int], Heads] = RecentlyUsed(MAX_RELOCATED)
+_relocated: RecentlyUsed[tuple[str, int], RecordColumns] = RecentlyUsed(MAX_RELOCATED)
 """Records moved to sealed segments, sorted by `reference`."""
 _segments_without_relocated: RecentlyUsed[tuple[str, int], None] = RecentlyUsed(MAX_WITHOUT_MOVES)
 """Sealed segments without a moved record."""
@@ -189,7 +189,7 @@ class SourceJournal:
         origins = np.zeros(len(unique), np.uint8)
         is_known = np.zeros(len(unique), np.bool_)
 
-        def match(table: Heads | None, by_column: str, type: int, rows: Integers) -> None:
+        def match(table: RecordColumns | None, by_column: str, type: int, rows: Integers) -> None:
             if table is None or not table.count:
                 return
             numbers = table[by_column]
@@ -213,10 +213,12 @@ class SourceJournal:
                     match(self._relocated_messages(index), "reference", RecordType.RELOCATED, rows)
         return times[back], origins[back], is_known[back]
 
-    def _table(self, segment: StoredSegment) -> Heads:
-        return self.tail(segment).messages if segment.index is None else index_heads(segment.index)
+    def _table(self, segment: StoredSegment) -> RecordColumns:
+        return (
+            self.tail(segment).messages if segment.index is None else index_columns(segment.index)
+        )
 
-    def _relocated_messages(self, index: int) -> Heads | None:
+    def _relocated_messages(self, index: int) -> RecordColumns | None:
         """Return the messages moved to a segment, ordered by their original sequence numbers."""
         key = (self.identity, self.state.segments[index])
         table = _relocated.find(key)
@@ -227,7 +229,7 @@ class SourceJournal:
             messages = self._table(segment)
             relocated = messages.take(messages["type"] == RecordType.RELOCATED)
             ordered = relocated.take(np.argsort(relocated["reference"], kind="stable"))
-            table = Heads.concatenate((ordered,), _CACHED_COLUMNS)
+            table = RecordColumns.concatenate((ordered,), _CACHED_COLUMNS)
         if segment.index is not None and table is not None and table.count:
             _relocated[key] = table
         elif segment.index is not None:

@@ -17,9 +17,14 @@ import numpy as np
 from sluicemq.journal.format import HEADER_BYTES
 from sluicemq.journal.segment import SEGMENT_HEADER_BYTES
 from sluicemq.model.errors import RecordNotFound
-from sluicemq.pipeline.source.heads import Heads, ignore_damage, record_heads, segment_heads
 from sluicemq.pipeline.source.journal_storage import JournalState, JournalStorage
 from sluicemq.pipeline.source.offsets import Offset
+from sluicemq.pipeline.source.records import (
+    RecordColumns,
+    ignore_damage,
+    record_columns,
+    segment_columns,
+)
 
 _UNKNOWN: Final = (1 << 63) - 1
 """Upper bound of a number of records that is not known."""
@@ -82,7 +87,7 @@ class LagCounter:
         begin = bisect_right(state.segments, start.sequence) - 1
         self._sealed = {n: extent for n, extent in self._sealed.items() if n >= bounds[begin]}
         records = size = 0
-        unread: Heads | None = None
+        unread: RecordColumns | None = None
         for index in range(begin, len(state.segments)):
             end, maximum = self._extent(state, index)
             offset = SEGMENT_HEADER_BYTES
@@ -101,7 +106,7 @@ class LagCounter:
 
     def _unread_records(
         self, state: JournalState, index: int, start: Offset, end: int
-    ) -> Heads | None:
+    ) -> RecordColumns | None:
         """Return records of a segment, of which the first is the first unread one.
 
         Return None if all of the segment has been read."""
@@ -109,10 +114,10 @@ class LagCounter:
         offset = start.offset if start.segment == first else 0
         if 0 < offset < end:
             head = self._storage.open(first, end).read_bytes(offset, end, HEADER_BYTES)
-            return record_heads(memoryview(head)[:HEADER_BYTES], np.zeros(1, np.int64), offset)
+            return record_columns(memoryview(head)[:HEADER_BYTES], np.zeros(1, np.int64), offset)
         # without the end, storage over HTTP reads the index instead of all records
         segment = self._storage.open(first, self._storage.records_end(state, index))
-        for heads in segment_heads(segment, offset, ignore_damage):
+        for heads in segment_columns(segment, offset, ignore_damage):
             row = int(np.searchsorted(heads["sequence"], start.sequence))
             if row < heads.count:
                 return heads.take(slice(row, None))

@@ -11,7 +11,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from sluicemq.model.errors import ConfigurationError, JournalError
-from sluicemq.pipeline.source.heads import ignore_damage, segment_heads
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.options import (
     EARLIEST,
@@ -21,6 +20,7 @@ from sluicemq.pipeline.source.options import (
     SourceOptions,
     Timestamp,
 )
+from sluicemq.pipeline.source.records import ignore_damage, segment_columns
 from sluicemq.pipeline.source.selection import event_codes
 
 VERSION: Final = 1
@@ -136,7 +136,7 @@ def _first_since(journal: SourceJournal, moment: int, strict: bool) -> int:
         index = segment.index
         if index is not None and (not index.count or index.summary.last_time < moment):
             continue
-        for heads in segment_heads(segment, 0, None if strict else ignore_damage):
+        for heads in segment_columns(segment, 0, None if strict else ignore_damage):
             rows = np.flatnonzero((heads["time"] >= moment) & (event_codes(heads) > 0))
             if len(rows):
                 return int(heads["sequence"][rows[0]])

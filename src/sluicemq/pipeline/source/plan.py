@@ -11,11 +11,16 @@ import numpy as np
 from msgspec.structs import replace
 
 from sluicemq.pipeline.source.build import needed_mask
-from sluicemq.pipeline.source.heads import Heads, ignore_damage, index_heads, segment_heads
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers, StoredSegment
 from sluicemq.pipeline.source.offsets import Offset
 from sluicemq.pipeline.source.reading import Reading, SegmentRange
+from sluicemq.pipeline.source.records import (
+    RecordColumns,
+    ignore_damage,
+    index_columns,
+    segment_columns,
+)
 from sluicemq.pipeline.source.selection import Selection, row_counts
 
 TASK_BYTES: Final = 48 << 20
@@ -78,7 +83,7 @@ def segment_ranges(
         names = journal.names(segment)
         # weighing a sample takes a tenth of the time, but it may lack rare records
         for step in dict.fromkeys((max(1, (end - begin) // SAMPLES), 1)):
-            heads = index_heads(index).take(slice(begin, end, step))
+            heads = index_columns(index).take(slice(begin, end, step))
             rows, codes = selection.rows(heads, names)
             if len(rows):
                 records = heads.select(rows)
@@ -88,7 +93,7 @@ def segment_ranges(
     return ranges
 
 
-def _weights(heads: Heads, codes: np.ndarray, columns: frozenset[str]) -> np.ndarray:
+def _weights(heads: RecordColumns, codes: np.ndarray, columns: frozenset[str]) -> np.ndarray:
     weights = row_counts(heads, codes) * ROW_BYTES
     is_needed = needed_mask(columns, codes, heads)
     weights[is_needed] += heads["size"][is_needed]
@@ -183,7 +188,7 @@ def limit_batch(
 
 def _selected(
     journal: SourceJournal, reading: Reading, start: Offset, end: Offset
-) -> Iterator[tuple[StoredSegment, Heads, Integers]]:
+) -> Iterator[tuple[StoredSegment, RecordColumns, Integers]]:
     """Yield the selected records from `start` up to `end`, with the number of rows of each."""
     requested = reading.selection.within(start.sequence, end.sequence, start.starts, {})
     for number, segment_range in _ranges(journal, start.sequence, end.sequence):
@@ -194,7 +199,7 @@ def _selected(
             continue
         names = journal.names(segment)
         position = start.offset if start.segment == segment_range.first else 0
-        for heads in segment_heads(segment, position, ignore_damage):
+        for heads in segment_columns(segment, position, ignore_damage):
             if requested.by_destination:
                 journal.add_names(names, segment, heads["destination"])
             rows, codes = requested.rows(heads, names)

@@ -17,16 +17,16 @@ from sluicemq.journal.format import HEADER_BYTES, RecordType
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.schema import Event
 from sluicemq.pipeline.source import build
-from sluicemq.pipeline.source.heads import (
-    LOCATING_COLUMNS,
-    Column,
-    Heads,
-    ignore_damage,
-    index_heads,
-    scan_segment,
-)
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers, JournalStorage, StoredSegment
+from sluicemq.pipeline.source.records import (
+    LOCATING_COLUMNS,
+    Column,
+    RecordColumns,
+    ignore_damage,
+    index_columns,
+    scan_segment,
+)
 from sluicemq.pipeline.source.selection import DEAD_LETTERED, Selection, meta_sizes, row_counts
 
 BATCH_ROWS: Final = 4096
@@ -161,7 +161,7 @@ class _RangeReader:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         segment, strict = self._segment, self._reading.strict
-        last: Heads | None = None
+        last: RecordColumns | None = None
         for heads, gather in self._record_blocks():
             if self._needs_names:
                 self._journal.add_names(self._names, segment, heads["destination"])
@@ -195,7 +195,7 @@ class _RangeReader:
                 yield batch.record_batch(self._reading.schema)
             last = heads.take(slice(heads.count - 1, None))
 
-    def _record_blocks(self) -> Iterator[tuple[Heads, Gather]]:
+    def _record_blocks(self) -> Iterator[tuple[RecordColumns, Gather]]:
         """Yield consecutive records, and the function that returns their bytes."""
         index, part = self._segment.index, self._range
         if index is None:
@@ -208,11 +208,11 @@ class _RangeReader:
             # start one record earlier, which may be the dead letter of the first one
             first_row = max(0, index.row(part.low) - 1)
             yield (
-                index_heads(index).take(slice(first_row, index.row(part.high))),
+                index_columns(index).take(slice(first_row, index.row(part.high))),
                 self._segment.gather,
             )
 
-    def _record_before(self, start: int) -> Heads | None:
+    def _record_before(self, start: int) -> RecordColumns | None:
         """Return the record that ends at `start`: the dead letter of the first event."""
         if not self._wants_dead_letters:
             return None
@@ -222,7 +222,7 @@ class _RangeReader:
         return last
 
     def _dead_letters(
-        self, heads: Heads, rows: Integers, codes: Column, last: Heads | None
+        self, heads: RecordColumns, rows: Integers, codes: Column, last: RecordColumns | None
     ) -> build.DeadLetterMetas:
         """Return the metas of the dead letters of the dead-lettered messages among these rows.
 
@@ -232,7 +232,7 @@ class _RangeReader:
         if not self._wants_dead_letters or not (codes == DEAD_LETTERED).any():
             return build.NO_DEAD_LETTERS
         if last is not None:
-            heads, rows = Heads.concatenate((last, heads), LOCATING_COLUMNS), rows + 1
+            heads, rows = RecordColumns.concatenate((last, heads), LOCATING_COLUMNS), rows + 1
         dead = np.flatnonzero((codes == DEAD_LETTERED) & (rows > 0))
         before = heads.take(rows[dead] - 1)
         has_meta = (before["type"] == RecordType.MESSAGE) & (meta_sizes(before) > 0)
@@ -246,7 +246,7 @@ class _RangeReader:
         )
 
     def _fetch(
-        self, gather: Gather, heads: Heads, is_needed: build.Mask, checked: bool
+        self, gather: Gather, heads: RecordColumns, is_needed: build.Mask, checked: bool
     ) -> tuple[pa.Buffer, Integers, build.Mask | slice]:
         """Fetch the needed records.
 
@@ -266,7 +266,7 @@ class _RangeReader:
                 self._report_invalid(heads, row, "the record is not intact")
         return data, positions, slice(None) if valid.all() else valid
 
-    def _report_invalid(self, heads: Heads, row: int, text: str) -> None:
+    def _report_invalid(self, heads: RecordColumns, row: int, text: str) -> None:
         sequence = int(heads["sequence"][row])
         offset = int(heads["offset"][row])
         self._reading.report(self._segment.damage(offset, f"{text} (record {sequence})"))

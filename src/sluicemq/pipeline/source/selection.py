@@ -16,8 +16,8 @@ from sluicemq.journal.format import ENTRY, HEADER_BYTES, Cause, RecordType
 from sluicemq.journal.segment import Summary
 from sluicemq.model.destination import Address
 from sluicemq.pipeline.schema import Event
-from sluicemq.pipeline.source.heads import Column, Heads, Names, full_name
 from sluicemq.pipeline.source.options import Destinations
+from sluicemq.pipeline.source.records import Column, Names, RecordColumns, full_name
 
 EVENT_CODES: Final = {event: code for code, event in enumerate(Event, 1)}
 """Code of each event, one byte; 0 marks records that are no event."""
@@ -70,7 +70,7 @@ LIST_HEAD: Final = 8
 """Bytes before the numbers of a list record."""
 
 
-def event_codes(heads: Heads) -> Column:
+def event_codes(heads: RecordColumns) -> Column:
     """Return the event code of each record."""
     types = heads["type"]
     if heads.count and types[0] == RecordType.MESSAGE and bool((types == types[0]).all()):
@@ -83,7 +83,7 @@ def event_codes(heads: Heads) -> Column:
     return codes
 
 
-def row_counts(heads: Heads, codes: Column) -> Column:
+def row_counts(heads: RecordColumns, codes: Column) -> Column:
     """Return the number of rows of each record."""
     counts = np.ones(heads.count, np.int64)
     lists = np.flatnonzero(IS_LIST[codes])
@@ -147,7 +147,7 @@ class Selection:
             _TYPE_OF.get(event, RecordType.COMPLETED) in summary.types for event in self.events
         )
 
-    def rows(self, heads: Heads, names: Names) -> tuple[Column, Column]:
+    def rows(self, heads: RecordColumns, names: Names) -> tuple[Column, Column]:
         """Return the indexes of the selected records, and the event code of each."""
         codes = event_codes(heads)
         mask = self._selected_codes[codes]
@@ -164,6 +164,6 @@ class Selection:
         return rows, codes if len(rows) == heads.count else codes[rows]
 
 
-def meta_sizes(heads: Heads) -> Column:
+def meta_sizes(heads: RecordColumns) -> Column:
     """Return the size in bytes of each record's rarely set fields."""
     return heads["body"].astype(np.int64) - HEADER_BYTES

@@ -32,7 +32,7 @@ _HEADER: Final = np.dtype(
 )
 
 
-class Heads:
+class RecordColumns:
     """Columns of records in journal order, named as in journal/segment.py.
 
     Sequence numbers and offsets are below 2**63, so the columns are signed, as in Spark.
@@ -43,7 +43,7 @@ class Heads:
     def __init__(
         self,
         columns: dict[str, Column],
-        parent: Heads | None = None,
+        parent: RecordColumns | None = None,
         rows: Column | slice = slice(None),
     ) -> None:
         """Take these columns, and other ones on first access from `rows` of `parent`."""
@@ -63,23 +63,23 @@ class Heads:
         assert column is not None
         return column
 
-    def take(self, rows: Column | slice) -> Heads:
+    def take(self, rows: Column | slice) -> RecordColumns:
         """Return a subset of the records. A column is copied on first access."""
-        return Heads({}, self, rows)
+        return RecordColumns({}, self, rows)
 
-    def select(self, rows: Column) -> Heads:
+    def select(self, rows: Column) -> RecordColumns:
         """Return the records at ascending `rows`, without a copy if these are all records."""
         return self if len(rows) == self.count else self.take(rows)
 
     @classmethod
-    def concatenate(cls, parts: Sequence[Heads], names: Iterable[str]) -> Heads:
+    def concatenate(cls, parts: Sequence[RecordColumns], names: Iterable[str]) -> RecordColumns:
         """Return the records of all parts, with these columns only: the others can be freed."""
         return cls({name: np.concatenate([part[name] for part in parts]) for name in names})
 
 
-def index_heads(index: SegmentIndex) -> Heads:
+def index_columns(index: SegmentIndex) -> RecordColumns:
     """Return the columns of a sealed segment as views of its index."""
-    return Heads(
+    return RecordColumns(
         {
             name: _signed(np.frombuffer(column, _CODES[name]))
             for name, column in index.columns.items()
@@ -87,7 +87,7 @@ def index_heads(index: SegmentIndex) -> Heads:
     )
 
 
-def record_heads(data: memoryview, record_starts: Integers, base: int) -> Heads:
+def record_columns(data: memoryview, record_starts: Integers, base: int) -> RecordColumns:
     """Return the columns of the records at `record_starts` (multiples of 8) in `data`.
 
     `base` is the offset of `data` in the segment.
@@ -99,7 +99,7 @@ def record_heads(data: memoryview, record_starts: Integers, base: int) -> Heads:
         name: _signed(np.ascontiguousarray(fields[name])) for name in _HEADER.names or ()
     }
     columns["offset"] = record_starts + base
-    return Heads(columns)
+    return RecordColumns(columns)
 
 
 def _signed(column: Column) -> Column:
@@ -128,7 +128,7 @@ class ScannedRecords(NamedTuple):
     data  bytes of all of them; `base` is the offset of `data` in the segment
     """
 
-    heads: Heads
+    heads: RecordColumns
     data: pa.Buffer
     base: int
 
@@ -137,10 +137,12 @@ class ScannedRecords(NamedTuple):
         return self.data, offsets - self.base
 
 
-def segment_heads(segment: StoredSegment, start: int, report: Report | None) -> Iterator[Heads]:
+def segment_columns(
+    segment: StoredSegment, start: int, report: Report | None
+) -> Iterator[RecordColumns]:
     """Yield the columns of a segment's records, from its index or, from `start` on, by a scan."""
     if segment.index is not None:
-        yield index_heads(segment.index)
+        yield index_columns(segment.index)
         return
     for block in scan_segment(segment, start, segment.end, report):
         yield block.heads
@@ -167,13 +169,13 @@ def scan_segment(
             position = _skip_damage(segment, position, end, report)
 
 
-def _records(view: memoryview, base: int) -> tuple[Heads, int]:
+def _records(view: memoryview, base: int) -> tuple[RecordColumns, int]:
     """Return up to BLOCK_RECORDS intact records at the start of `view`, and the end of the last.
 
     The checks are those of `record_size`.
     """
     starts = np.array(_intact_starts(view), np.int64)
-    heads = record_heads(view, starts, base)
+    heads = record_columns(view, starts, base)
     sizes = heads["size"].astype(np.int64)
     stops = starts + (sizes + 7 & -8)
     words = np.frombuffer(view, "<u8", len(view) >> 3)
