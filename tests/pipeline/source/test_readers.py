@@ -116,14 +116,14 @@ def scalar_skipping(view: MappedSegment, end: int) -> Found:
     return records
 
 
-def records_of(heads: RecordColumns, data: memoryview, base: int) -> Found:
+def records_of(columns: RecordColumns, data: memoryview, base: int) -> Found:
     """Return the records as the vectorised reader presents them: columns and bodies."""
     records = []
-    for row in range(heads.count):
-        offset, body, size = (int(heads[name][row]) for name in ("offset", "body", "size"))
+    for row in range(columns.count):
+        offset, body, size = (int(columns[name][row]) for name in ("offset", "body", "size"))
         start = offset - base
         fields = {
-            name: int(heads[name][row])
+            name: int(columns[name][row])
             for name, _, _ in FIELDS
             if name not in ("size", "crc", "body")
         }
@@ -149,7 +149,7 @@ def vectorised(
     records: Found = []
     try:
         for block in scan_segment(kind(view, end), 0, end, report):
-            records += records_of(block.heads, memoryview(block.data), block.base)
+            records += records_of(block.records, memoryview(block.data), block.base)
     except JournalDamaged as error:
         return records, error
     return records, None

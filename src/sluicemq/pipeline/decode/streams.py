@@ -77,7 +77,7 @@ _FRAMES, _NOTHING, _FAULT = 4, 1, -1
 """Scores of a side. In their sums, frames of one side outweigh a fault of the other, and an
 undecided side does not."""
 
-Heads = tuple[tuple[bytes, bool], tuple[bytes, bool]]
+FirstBytes = tuple[tuple[bytes, bool], tuple[bytes, bool]]
 
 
 class Chunk(NamedTuple):
@@ -419,9 +419,9 @@ class Connection:
         first_port, second_port = (
             int(endpoint.rpartition(":")[2] or 0) for endpoint in self._endpoints
         )
-        heads = self._first_bytes(0), self._first_bytes(1)
+        first_bytes = self._first_bytes(0), self._first_bytes(1)
         protocol, server = _detect_protocol(
-            heads, (first_port, second_port), self._client, self._options
+            first_bytes, (first_port, second_port), self._client, self._options
         )
         ends = self._endpoints[1 - server], self._endpoints[server]
         stream = self._rows.file if self._options.raw else " > ".join(ends)
@@ -523,14 +523,14 @@ def _raw_segments(path: Path, flags: int) -> Iterator[Segment]:
 
 
 def _detect_protocol(
-    heads: Heads, ports: tuple[int, int], client: int | None, options: DecodeOptions
+    first_bytes: FirstBytes, ports: tuple[int, int], client: int | None, options: DecodeOptions
 ) -> tuple[str | None, int]:
     """Return the protocol, None if it was not recognised, and the server side, 0 or 1.
 
     In this order, it is: the one with a fixed beginning; that of a known port; the one whose codec
     finds frames. The last two change places if the port's codec finds an error at once.
 
-    `heads` has each side's first bytes, and whether the connection begins with them;
+    `first_bytes` has each side's first bytes, and whether the connection begins with them;
     `ports` has both sides' ports; `client` is the side that opened the connection, if known."""
     # the more likely server first
     known_sides = [side for side in (0, 1) if ports[side] in options.ports]
@@ -540,18 +540,18 @@ def _detect_protocol(
     matches = (
         name
         for name, beginning in _BEGINNINGS.items()
-        if any(beginning.match(data) for data, _ in heads)
+        if any(beginning.match(data) for data, _ in first_bytes)
     )
     detected = (options.raw and options.raw.protocol) or next(matches, None)
     if detected is not None:
         return detected, servers[0]
     candidates = [(options.ports[ports[side]], side) for side in servers if side in known_sides]
     expected, server = candidates[0] if candidates else (None, servers[0])
-    if expected in REPORTED or not any(data for data, _ in heads):
+    if expected in REPORTED or not any(data for data, _ in first_bytes):
         return expected, server
     for kinds in ([kind for name, kind in CODECS.items() if name == expected], [*CODECS.values()]):
         trials = [
-            (_score_protocol(kind, heads, side, options), kind.name, side)
+            (_score_protocol(kind, first_bytes, side, options), kind.name, side)
             for kind in kinds
             for side in servers
         ]
@@ -561,10 +561,12 @@ def _detect_protocol(
     return expected, server
 
 
-def _score_protocol(kind: type[Codec], heads: Heads, server: int, options: DecodeOptions) -> int:
+def _score_protocol(
+    kind: type[Codec], first_bytes: FirstBytes, server: int, options: DecodeOptions
+) -> int:
     """Return a score: more than 0 if the protocol is possible; higher is more likely."""
     score = 0
-    for side, (data, begins) in enumerate(heads):
+    for side, (data, begins) in enumerate(first_bytes):
         if data:
             starts = [0] if begins else islice(kind.starts(data), _MAX_TRIALS)
             result = _first_frames(kind, (side != server, options), data, starts)

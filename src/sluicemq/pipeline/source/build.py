@@ -71,11 +71,11 @@ def _names_of(codes: type[IntEnum]) -> pa.Array:
     return pa.array([names.get(code) for code in range(256)], pa.string())
 
 
-def needed_mask(columns: frozenset[str], codes: Column, heads: RecordColumns) -> Mask:
+def needed_mask(columns: frozenset[str], codes: Column, records: RecordColumns) -> Mask:
     """Return the mask of records whose bytes are needed for these columns."""
     mask: Mask = selection.flags(code for code, names in _NEEDS.items() if columns & names)[codes]
     if columns & _HEADERS:
-        mask |= _BODIED[codes] & (heads["body"] > HEADER_BYTES)
+        mask |= _BODIED[codes] & (records["body"] > HEADER_BYTES)
     return mask
 
 
@@ -130,7 +130,7 @@ class BatchRecords:
     report_invalid  called for each record with invalid content
     """
 
-    heads: RecordColumns
+    records: RecordColumns
     codes: Column
     counts: Integers
     data: pa.Buffer
@@ -155,14 +155,14 @@ class BatchRecords:
     @cached_property
     def rows(self) -> int:
         """Number of rows."""
-        return self.heads.count if self._records_are_rows else int(self.counts.sum())
+        return self.records.count if self._records_are_rows else int(self.counts.sum())
 
     def _repeat_per_row(self, column: Column) -> Column:
         """Repeat each record's value for each of its rows."""
         return column if self._records_are_rows else np.repeat(column, self.counts)
 
     def _field(self, name: str) -> Column:
-        return self._repeat_per_row(self.heads[name])
+        return self._repeat_per_row(self.records[name])
 
     @cached_property
     def _destinations(self) -> Column:
@@ -215,12 +215,12 @@ class BatchRecords:
         """Byte position of the numbers of each row's list; -1 = the row has no list.
 
         Also checks that the length of each list equals its count field."""
-        heads = self.heads
-        starts = np.full(heads.count, -1, np.int64)
+        records = self.records
+        starts = np.full(records.count, -1, np.int64)
         rows = np.flatnonzero(selection.IS_LIST[self.codes])
-        bodies = self.record_starts[rows] + heads["body"][rows]
+        bodies = self.record_starts[rows] + records["body"][rows]
         listed_counts = self._words32[(bodies >> 2) + 1]
-        sizes = heads["size"][rows].astype(np.int64) - heads["body"][rows] - selection.LIST_HEAD
+        sizes = records["size"][rows].astype(np.int64) - records["body"][rows] - selection.LIST_HEAD
         width = np.where(self.codes[rows] == selection.REDELIVERED, 12, 8)
         mismatch = (
             (listed_counts != self.counts[rows])
@@ -262,7 +262,7 @@ class BatchRecords:
     def _requeues(self) -> tuple[Integers, Integers, Integers]:
         """Rows of requeued messages, with the subscription and attempts of each."""
         rows = np.flatnonzero(self.codes == _REQUEUED)
-        slices = self._slices(rows, self.heads["body"][rows], self.heads["size"][rows])
+        slices = self._slices(rows, self.records["body"][rows], self.records["size"][rows])
         data = slices.buffers()[2]
         try:
             requeues = _requeues.decode(array_of(len(rows), memoryview(data) if data else b""))
@@ -312,7 +312,7 @@ class BatchRecords:
 
     @cached_property
     def _sizes(self) -> Integers:
-        return self.heads["size"].astype(np.int64) - self.heads["body"]
+        return self.records["size"].astype(np.int64) - self.records["body"]
 
     def _slices(self, rows: Integers, starts: Column, stops: Column) -> pa.Array:
         """Return the bytes between two positions in each of these records."""
@@ -320,15 +320,15 @@ class BatchRecords:
         return slices(self.data, positions + starts, positions + stops)
 
     def _body(self) -> pa.Array:
-        heads = self.heads
-        is_empty = (heads["kind"] == BodyKind.NONE) & (self._sizes == 0)
+        records = self.records
+        is_empty = (records["kind"] == BodyKind.NONE) & (self._sizes == 0)
         rows = np.flatnonzero(_BODIED[self.codes] & ~is_empty)
-        bodies = self._slices(rows, heads["body"][rows], heads["size"][rows])
+        bodies = self._slices(rows, records["body"][rows], records["size"][rows])
         return bodies if len(rows) == self.rows else self._align_to_rows(bodies, rows)
 
     def _align_to_rows(self, array: pa.Array, rows: Integers) -> pa.Array:
         """Return a column with the values of these records in their rows; null elsewhere."""
-        indices = np.full(self.heads.count, -1, np.int64)
+        indices = np.full(self.records.count, -1, np.int64)
         indices[rows] = np.arange(len(rows))
         indices = self._repeat_per_row(indices)
         if not len(array):
@@ -340,7 +340,7 @@ class BatchRecords:
     def _depth(self, words: Callable[[Integers], Column]) -> pa.Array:
         values = np.zeros(self.rows, np.int64)
         rows = np.flatnonzero(self._row_codes == _DEPTH)
-        values[rows] = words(self._repeat_per_row(self.record_starts + self.heads["body"])[rows])
+        values[rows] = words(self._repeat_per_row(self.record_starts + self.records["body"])[rows])
         return self._nullable_array(pa.int64(), values, self._row_codes == _DEPTH)
 
     # --- rarely set fields ---------------------------------------------------------
@@ -348,13 +348,13 @@ class BatchRecords:
     @cached_property
     def _header_rows(self) -> Integers:
         """Records with rarely set fields."""
-        return np.flatnonzero(_BODIED[self.codes] & (selection.meta_sizes(self.heads) > 0))
+        return np.flatnonzero(_BODIED[self.codes] & (selection.meta_sizes(self.records) > 0))
 
     @cached_property
     def _headers(self) -> Headers:
         """Fields of the records that have them, followed by those of the dead letters."""
         rows = self._header_rows
-        metas = self._slices(rows, np.full(len(rows), HEADER_BYTES), self.heads["body"][rows])
+        metas = self._slices(rows, np.full(len(rows), HEADER_BYTES), self.records["body"][rows])
 
         rows = np.concatenate((rows, self.dead_letters.rows))
         if len(self.dead_letters.rows):

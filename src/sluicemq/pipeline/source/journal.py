@@ -59,25 +59,25 @@ class UnindexedTail:
         if self.at >= end:
             return
         parts = []
-        for heads, data, base in scan_segment(segment, self.at, end, ignore_damage):
-            types = heads["type"]
+        for records, data, base in scan_segment(segment, self.at, end, ignore_damage):
+            types = records["type"]
             rows = np.flatnonzero(
                 (types == RecordType.DESTINATION_CREATED)
                 | (types == RecordType.DESTINATION_DELETED)
             )
             for row in rows.tolist():
-                start, body, size = (int(heads[name][row]) for name in ("offset", "body", "size"))
+                start, body, size = (int(records[name][row]) for name in ("offset", "body", "size"))
                 address = decode_address(bytes(data[start - base + body : start - base + size]))
-                self.addresses[int(heads["destination"][row])] = address
-            parts.append(RecordColumns.concatenate((_messages(heads),), _CACHED_COLUMNS))
+                self.addresses[int(records["destination"][row])] = address
+            parts.append(RecordColumns.concatenate((_messages(records),), _CACHED_COLUMNS))
         self.messages = RecordColumns.concatenate((self.messages, *parts), _CACHED_COLUMNS)
         self.at = end
 
 
-def _messages(heads: RecordColumns) -> RecordColumns:
-    types = heads["type"]
-    is_relocated = (types == RecordType.RELOCATED) & (heads["flags"] & ENTRY == 0)
-    return heads.take((types == RecordType.MESSAGE) | is_relocated)
+def _messages(records: RecordColumns) -> RecordColumns:
+    types = records["type"]
+    is_relocated = (types == RecordType.RELOCATED) & (records["flags"] & ENTRY == 0)
+    return records.take((types == RecordType.MESSAGE) | is_relocated)
 
 
 _tails: RecentlyUsed[tuple[str, int], UnindexedTail] = RecentlyUsed(MAX_TAILS)

@@ -117,10 +117,10 @@ class LagCounter:
             return record_columns(memoryview(head)[:HEADER_BYTES], np.zeros(1, np.int64), offset)
         # without the end, storage over HTTP reads the index instead of all records
         segment = self._storage.open(first, self._storage.records_end(state, index))
-        for heads in segment_columns(segment, offset, ignore_damage):
-            row = int(np.searchsorted(heads["sequence"], start.sequence))
-            if row < heads.count:
-                return heads.take(slice(row, None))
+        for records in segment_columns(segment, offset, ignore_damage):
+            row = int(np.searchsorted(records["sequence"], start.sequence))
+            if row < records.count:
+                return records.take(slice(row, None))
         return None
 
     def _extent(self, state: JournalState, index: int) -> tuple[int, int]:

@@ -136,10 +136,10 @@ def _first_since(journal: SourceJournal, moment: int, strict: bool) -> int:
         index = segment.index
         if index is not None and (not index.count or index.summary.last_time < moment):
             continue
-        for heads in segment_columns(segment, 0, None if strict else ignore_damage):
-            rows = np.flatnonzero((heads["time"] >= moment) & (event_codes(heads) > 0))
+        for records in segment_columns(segment, 0, None if strict else ignore_damage):
+            rows = np.flatnonzero((records["time"] >= moment) & (event_codes(records) > 0))
             if len(rows):
-                return int(heads["sequence"][rows[0]])
+                return int(records["sequence"][rows[0]])
     return state.next
 
 

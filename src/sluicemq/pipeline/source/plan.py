@@ -83,20 +83,20 @@ def segment_ranges(
         names = journal.names(segment)
         # weighing a sample takes a tenth of the time, but it may lack rare records
         for step in dict.fromkeys((max(1, (end - begin) // SAMPLES), 1)):
-            heads = index_columns(index).take(slice(begin, end, step))
-            rows, codes = selection.rows(heads, names)
+            records = index_columns(index).take(slice(begin, end, step))
+            rows, codes = selection.rows(records, names)
             if len(rows):
-                records = heads.select(rows)
-                weights = step * _weights(records, codes, columns)
-                ranges.append(WeighedRange(segment_range, records["sequence"].copy(), weights))
+                selected = records.select(rows)
+                weights = step * _weights(selected, codes, columns)
+                ranges.append(WeighedRange(segment_range, selected["sequence"].copy(), weights))
                 break
     return ranges
 
 
-def _weights(heads: RecordColumns, codes: np.ndarray, columns: frozenset[str]) -> np.ndarray:
-    weights = row_counts(heads, codes) * ROW_BYTES
-    is_needed = needed_mask(columns, codes, heads)
-    weights[is_needed] += heads["size"][is_needed]
+def _weights(records: RecordColumns, codes: np.ndarray, columns: frozenset[str]) -> np.ndarray:
+    weights = row_counts(records, codes) * ROW_BYTES
+    is_needed = needed_mask(columns, codes, records)
+    weights[is_needed] += records["size"][is_needed]
     return weights
 
 
@@ -164,11 +164,11 @@ def limit_batch(
     segments count as empty, because the tasks report them.
     """
     rows_before = bytes_before = 0
-    for segment, records, counts in _selected(journal, reading, start, end):
-        if not records.count:
+    for segment, selected, counts in _selected(journal, reading, start, end):
+        if not selected.count:
             continue
         rows = np.cumsum(counts)
-        volume = np.cumsum(records["size"], dtype=np.int64)
+        volume = np.cumsum(selected["size"], dtype=np.int64)
         admitted_count = min(
             int(np.searchsorted(rows, max_rows - rows_before, side="right")),
             int(np.searchsorted(volume, max_bytes - bytes_before, side="right")),
@@ -177,9 +177,9 @@ def limit_batch(
             admitted_count = max(admitted_count, 1)
         rows_before += int(rows[-1])
         bytes_before += int(volume[-1])
-        if admitted_count < records.count:
+        if admitted_count < selected.count:
             sequence, offset = (
-                int(records[name][admitted_count]) for name in ("sequence", "offset")
+                int(selected[name][admitted_count]) for name in ("sequence", "offset")
             )
             position = replace(end, sequence=sequence, segment=segment.first, offset=offset)
             return position, rows_before, bytes_before
@@ -199,9 +199,9 @@ def _selected(
             continue
         names = journal.names(segment)
         position = start.offset if start.segment == segment_range.first else 0
-        for heads in segment_columns(segment, position, ignore_damage):
+        for records in segment_columns(segment, position, ignore_damage):
             if requested.by_destination:
-                journal.add_names(names, segment, heads["destination"])
-            rows, codes = requested.rows(heads, names)
-            records = heads.select(rows)
-            yield segment, records, row_counts(records, codes)
+                journal.add_names(names, segment, records["destination"])
+            rows, codes = requested.rows(records, names)
+            selected = records.select(rows)
+            yield segment, selected, row_counts(selected, codes)

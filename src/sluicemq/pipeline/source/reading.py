@@ -162,38 +162,38 @@ class _RangeReader:
     def read(self) -> Iterator[pa.RecordBatch]:
         segment, strict = self._segment, self._reading.strict
         last: RecordColumns | None = None
-        for heads, gather in self._record_blocks():
+        for records, gather in self._record_blocks():
             if self._needs_names:
-                self._journal.add_names(self._names, segment, heads["destination"])
-            rows, codes = self._selection.rows(heads, self._names)
-            records = heads.select(rows)
-            counts = row_counts(records, codes)
-            is_needed = build.needed_mask(self._columns, codes, records)
-            sizes = np.where(is_needed, records["size"], 0).astype(np.int64)
+                self._journal.add_names(self._names, segment, records["destination"])
+            rows, codes = self._selection.rows(records, self._names)
+            selected = records.select(rows)
+            counts = row_counts(selected, codes)
+            is_needed = build.needed_mask(self._columns, codes, selected)
+            sizes = np.where(is_needed, selected["size"], 0).astype(np.int64)
             # a scan has checked each record
             checked = segment.index is None or (
                 int(sizes.sum()) * SPARSE_RATIO > segment.end and bool(segment.is_intact(strict))
             )
             if last is None and len(rows) and rows[0] == 0 and codes[0] == DEAD_LETTERED:
                 last = self._record_before(self._range.start)
-            for part in _batch_ranges(records["offset"], sizes, counts):
-                part_heads = records.take(part)
-                data, positions, valid = self._fetch(gather, part_heads, is_needed[part], checked)
-                intact_heads = part_heads.take(valid)
+            for part in _batch_ranges(selected["offset"], sizes, counts):
+                part_records = selected.take(part)
+                data, positions, valid = self._fetch(gather, part_records, is_needed[part], checked)
+                intact_records = part_records.take(valid)
                 intact_codes = codes[part][valid]
                 batch = build.BatchRecords(
-                    intact_heads,
+                    intact_records,
                     intact_codes,
                     counts[part][valid],
                     data,
                     positions[valid],
-                    self._dead_letters(heads, rows[part][valid], intact_codes, last),
+                    self._dead_letters(records, rows[part][valid], intact_codes, last),
                     self._names,
                     self._journal,
-                    partial(self._report_invalid, intact_heads),
+                    partial(self._report_invalid, intact_records),
                 )
                 yield batch.record_batch(self._reading.schema)
-            last = heads.take(slice(heads.count - 1, None))
+            last = records.take(slice(records.count - 1, None))
 
     def _record_blocks(self) -> Iterator[tuple[RecordColumns, Gather]]:
         """Yield consecutive records, and the function that returns their bytes."""
@@ -201,9 +201,9 @@ class _RangeReader:
         if index is None:
             report = None if self._reading.strict else self._report
             for block in scan_segment(self._segment, part.start, part.end, report):
-                if int(block.heads["sequence"][0]) >= part.high:
+                if int(block.records["sequence"][0]) >= part.high:
                     return
-                yield block.heads, block.gather
+                yield block.records, block.gather
         elif self._selection.may_be_in(index.summary):
             # start one record earlier, which may be the dead letter of the first one
             first_row = max(0, index.row(part.low) - 1)
@@ -217,24 +217,24 @@ class _RangeReader:
         if not self._wants_dead_letters:
             return None
         last = None
-        for heads, *_ in scan_segment(self._segment, 0, start, ignore_damage):
-            last = heads.take(slice(heads.count - 1, None))
+        for records, *_ in scan_segment(self._segment, 0, start, ignore_damage):
+            last = records.take(slice(records.count - 1, None))
         return last
 
     def _dead_letters(
-        self, heads: RecordColumns, rows: Integers, codes: Column, last: RecordColumns | None
+        self, records: RecordColumns, rows: Integers, codes: Column, last: RecordColumns | None
     ) -> build.DeadLetterMetas:
         """Return the metas of the dead letters of the dead-lettered messages among these rows.
 
         A dead letter, which has the reason, is the record before the event and in the same unit.
-        `last` is the record before all of `heads`.
+        `last` is the record before all of `records`.
         """
         if not self._wants_dead_letters or not (codes == DEAD_LETTERED).any():
             return build.NO_DEAD_LETTERS
         if last is not None:
-            heads, rows = RecordColumns.concatenate((last, heads), LOCATING_COLUMNS), rows + 1
+            records, rows = RecordColumns.concatenate((last, records), LOCATING_COLUMNS), rows + 1
         dead = np.flatnonzero((codes == DEAD_LETTERED) & (rows > 0))
-        before = heads.take(rows[dead] - 1)
+        before = records.take(rows[dead] - 1)
         has_meta = (before["type"] == RecordType.MESSAGE) & (meta_sizes(before) > 0)
         dead, before = dead[has_meta], before.take(has_meta)
         sizes = before["size"].astype(np.int64)
@@ -246,29 +246,29 @@ class _RangeReader:
         )
 
     def _fetch(
-        self, gather: Gather, heads: RecordColumns, is_needed: build.Mask, checked: bool
+        self, gather: Gather, records: RecordColumns, is_needed: build.Mask, checked: bool
     ) -> tuple[pa.Buffer, Integers, build.Mask | slice]:
         """Fetch the needed records.
 
         Return their bytes, the position of each record in them, and the mask of intact records."""
         rows = np.flatnonzero(is_needed)
-        offsets = heads["offset"][rows]
-        sizes = heads["size"][rows].astype(np.int64)
+        offsets = records["offset"][rows]
+        sizes = records["size"][rows].astype(np.int64)
         data, record_starts = gather(offsets, sizes)
-        positions = np.full(heads.count, -1, np.int64)
+        positions = np.full(records.count, -1, np.int64)
         positions[rows] = record_starts
         if checked or not len(rows):
             return data, positions, slice(None)
-        valid = np.ones(heads.count, np.bool_)
+        valid = np.ones(records.count, np.bool_)
         for row, intact in zip(rows.tolist(), _intact(data, record_starts, sizes), strict=True):
             if not intact:
                 valid[row] = False
-                self._report_invalid(heads, row, "the record is not intact")
+                self._report_invalid(records, row, "the record is not intact")
         return data, positions, slice(None) if valid.all() else valid
 
-    def _report_invalid(self, heads: RecordColumns, row: int, text: str) -> None:
-        sequence = int(heads["sequence"][row])
-        offset = int(heads["offset"][row])
+    def _report_invalid(self, records: RecordColumns, row: int, text: str) -> None:
+        sequence = int(records["sequence"][row])
+        offset = int(records["offset"][row])
         self._reading.report(self._segment.damage(offset, f"{text} (record {sequence})"))
 
     def _report(self, start: int, stop: int) -> None:

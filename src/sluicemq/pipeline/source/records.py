@@ -128,7 +128,7 @@ class ScannedRecords(NamedTuple):
     data  bytes of all of them; `base` is the offset of `data` in the segment
     """
 
-    heads: RecordColumns
+    records: RecordColumns
     data: pa.Buffer
     base: int
 
@@ -145,7 +145,7 @@ def segment_columns(
         yield index_columns(segment.index)
         return
     for block in scan_segment(segment, start, segment.end, report):
-        yield block.heads
+        yield block.records
 
 
 def scan_segment(
@@ -161,9 +161,9 @@ def scan_segment(
         padded = size_at(memoryview(data), 0) + 7 & -8
         if len(data) < padded <= end - position:
             data = segment.read_bytes(position, end, padded)
-        heads, stop = _records(memoryview(data), position)
-        if heads.count:
-            yield ScannedRecords(heads, data, position)
+        records, stop = _records(memoryview(data), position)
+        if records.count:
+            yield ScannedRecords(records, data, position)
             position += stop
         else:
             position = _skip_damage(segment, position, end, report)
@@ -175,21 +175,21 @@ def _records(view: memoryview, base: int) -> tuple[RecordColumns, int]:
     The checks are those of `record_size`.
     """
     starts = np.array(_intact_starts(view), np.int64)
-    heads = record_columns(view, starts, base)
-    sizes = heads["size"].astype(np.int64)
+    records = record_columns(view, starts, base)
+    sizes = records["size"].astype(np.int64)
     stops = starts + (sizes + 7 & -8)
     words = np.frombuffer(view, "<u8", len(view) >> 3)
     padding = sizes & 7
     last_words = words[(stops >> 3) - 1] >> (8 * padding).astype(np.uint64)
     intact = (
         ((padding == 0) | (last_words == 0))
-        & (heads["type"] > 0)
-        & (heads["type"] <= LAST_TYPE)
-        & (heads["body"] >= HEADER_BYTES)
-        & (heads["body"] <= heads["size"])
+        & (records["type"] > 0)
+        & (records["type"] <= LAST_TYPE)
+        & (records["body"] >= HEADER_BYTES)
+        & (records["body"] <= records["size"])
     )
     count = len(starts) if intact.all() else int(np.argmin(intact))
-    return heads.take(slice(count)), int(stops[count - 1]) if count else 0
+    return records.take(slice(count)), int(stops[count - 1]) if count else 0
 
 
 def _intact_starts(view: memoryview) -> list[int]:

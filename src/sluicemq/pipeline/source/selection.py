@@ -70,26 +70,26 @@ LIST_HEAD: Final = 8
 """Bytes before the numbers of a list record."""
 
 
-def event_codes(heads: RecordColumns) -> Column:
+def event_codes(records: RecordColumns) -> Column:
     """Return the event code of each record."""
-    types = heads["type"]
-    if heads.count and types[0] == RecordType.MESSAGE and bool((types == types[0]).all()):
+    types = records["type"]
+    if records.count and types[0] == RecordType.MESSAGE and bool((types == types[0]).all()):
         # usual for segments without deliveries, and ten times as fast
-        return np.full(heads.count, EVENT_CODES[Event.PUBLISHED], np.uint8)
-    codes: Column = _CODES[heads["type"].astype(np.uint16) << 8 | heads["kind"]]
-    entries = heads["flags"] & ENTRY != 0
+        return np.full(records.count, EVENT_CODES[Event.PUBLISHED], np.uint8)
+    codes: Column = _CODES[records["type"].astype(np.uint16) << 8 | records["kind"]]
+    entries = records["flags"] & ENTRY != 0
     if entries.any():
         codes[entries] = 0  # the moved record is not a message
     return codes
 
 
-def row_counts(heads: RecordColumns, codes: Column) -> Column:
+def row_counts(records: RecordColumns, codes: Column) -> Column:
     """Return the number of rows of each record."""
-    counts = np.ones(heads.count, np.int64)
+    counts = np.ones(records.count, np.int64)
     lists = np.flatnonzero(IS_LIST[codes])
     if len(lists):
         width = np.where(codes[lists] == REDELIVERED, 12, 8)
-        content = heads["size"][lists].astype(np.int64) - heads["body"][lists] - LIST_HEAD
+        content = records["size"][lists].astype(np.int64) - records["body"][lists] - LIST_HEAD
         counts[lists] = np.maximum(content, 0) // width
     return counts
 
@@ -147,23 +147,23 @@ class Selection:
             _TYPE_OF.get(event, RecordType.COMPLETED) in summary.types for event in self.events
         )
 
-    def rows(self, heads: RecordColumns, names: Names) -> tuple[Column, Column]:
+    def rows(self, records: RecordColumns, names: Names) -> tuple[Column, Column]:
         """Return the indexes of the selected records, and the event code of each."""
-        codes = event_codes(heads)
+        codes = event_codes(records)
         mask = self._selected_codes[codes]
-        sequences = heads["sequence"]
-        if heads.count and (sequences[0] < self.low or sequences[-1] >= self.high):
+        sequences = records["sequence"]
+        if records.count and (sequences[0] < self.low or sequences[-1] >= self.high):
             mask &= (sequences >= self.low) & (sequences < self.high)
         if self.by_destination:
-            mask &= names.allowed_mask(heads["destination"], self.allows)
+            mask &= names.allowed_mask(records["destination"], self.allows)
         if self.lows:
-            mask &= sequences >= names.bounds(heads["destination"], self.lows, 0)
+            mask &= sequences >= names.bounds(records["destination"], self.lows, 0)
         if self.highs:
-            mask &= sequences < names.bounds(heads["destination"], self.highs, END)
+            mask &= sequences < names.bounds(records["destination"], self.highs, END)
         rows = np.flatnonzero(mask)
-        return rows, codes if len(rows) == heads.count else codes[rows]
+        return rows, codes if len(rows) == records.count else codes[rows]
 
 
-def meta_sizes(heads: RecordColumns) -> Column:
+def meta_sizes(records: RecordColumns) -> Column:
     """Return the size in bytes of each record's rarely set fields."""
-    return heads["body"].astype(np.int64) - HEADER_BYTES
+    return records["body"].astype(np.int64) - HEADER_BYTES
