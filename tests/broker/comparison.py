@@ -856,7 +856,9 @@ class ModelComparison:
         decided_pairs = [
             pair
             for pair in self.committing
-            if pair.engine.payload and decode_prepared(pair.engine.payload).decided
+            if pair.engine.state is engine.TransactionState.COMMITTING
+            and pair.engine.record
+            and decode_prepared(journal.fetch_entry(pair.engine.record).body).decided
         ]
         self.committing.clear()
         for pair in decided_pairs:
