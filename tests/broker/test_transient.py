@@ -101,7 +101,7 @@ def test_messages_to_temporary_destinations_are_not_recorded(tmp_path: Path) -> 
     fixture = TransientFixture(tmp_path)
     address = Address(Kind.QUEUE, "reply")
     fixture.queue = fixture.broker.destinations.create(
-        address, DestinationSettings(), object(), False
+        address, DestinationSettings(), owner=object(), automatic=False
     )
     assert fixture.about(fixture.send(b"a")) == []
     fixture.journal.close()

@@ -122,7 +122,7 @@ class Destinations:
                 else defaults
             )
         provenance = provenance or self.provenance_of(by)
-        return self.create(address, settings, None, True, creator, provenance)
+        return self.create(address, settings, creator=creator, provenance=provenance)
 
     def expect_creation(self, address: Address, creator: str | None) -> None:
         """Raise DestinationNotFound or LimitExceeded unless the destination may be created by use.
@@ -166,7 +166,7 @@ class Destinations:
         queue = self._destinations.get(address)
         if queue is None:
             provenance = Provenance(source.provenance.created_by)
-            return self.create(address, DEAD_LETTERS, None, True, source.creator, provenance)
+            return self.create(address, DEAD_LETTERS, creator=source.creator, provenance=provenance)
         if queue.automatic and queue is not source:
             settings = replace(
                 DEAD_LETTERS,
@@ -230,7 +230,15 @@ class Destinations:
                     f"{address} is reserved for temporary destinations, which clients create"
                 )
             self._check_limits(address, creator)
-            destination = self.create(address, settings, owner, False, creator, provenance, created)
+            destination = self.create(
+                address,
+                settings,
+                owner=owner,
+                automatic=False,
+                created=created,
+                creator=creator,
+                provenance=provenance,
+            )
             if owner is not None:
                 return destination
         elif owner is not None or destination.owner is not None:
@@ -376,16 +384,17 @@ class Destinations:
         self,
         address: Address,
         settings: DestinationSettings,
-        owner: object,
-        automatic: bool,
+        *,
+        owner: object = None,
+        automatic: bool = True,
+        created: int = 0,
         creator: str | None = None,
         provenance: Provenance | None = None,
-        created: int = 0,
     ) -> Destination:
-        """Create a destination regardless of the limits.
+        """Create a destination regardless of the limits; it is `automatic` unless it is declared.
 
-        `creator` as in `resolve`; without a `provenance` the broker is its creator; `created` as in
-        `declare`.
+        `owner` and `created` as in `declare`, `creator` as in `resolve`; without a `provenance` the
+        broker is its creator.
         """
         destination = Destination(
             self._core, address, settings, owner, automatic, created, creator, provenance

@@ -219,8 +219,6 @@ class Operations:
         destination, copy = self._admit(target, self._copy_for(target, delivery, message))
         if not copy.durability:
             self._publisher.expect_memory()
-        elif not destination.number:
-            self._destinations.assign_number(destination)
         self._publisher.accept(destination, copy)
         return copy.sequence if copy.durability else 0
 

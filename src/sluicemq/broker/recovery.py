@@ -348,11 +348,10 @@ class _Recovery:
         destination = broker.destinations.create(
             address,
             defaults if settings.default_settings else settings.settings,
-            None,
-            settings.automatic,
-            settings.creator,
-            settings.provenance,
-            settings.created or created,
+            automatic=settings.automatic,
+            created=settings.created or created,
+            creator=settings.creator,
+            provenance=settings.provenance,
         )
         destination.recorded_depth = None
         destination.paused = settings.paused

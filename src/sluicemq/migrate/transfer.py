@@ -287,8 +287,6 @@ class _Transfer:
         destination = destinations.find(address) or destinations.create(
             address,
             self._broker.settings.default_destination,
-            None,
-            True,
             provenance=Provenance(_CREATORS[self._plan.kind]),
         )
         return destinations.assign_number(destination)

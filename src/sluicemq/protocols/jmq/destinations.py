@@ -200,7 +200,7 @@ def find_or_create(broker: Broker, address: Address, creator: str | None) -> Des
         with suppress(DestinationNotFound):
             return broker.destinations.resolve(address, DEFAULTS)
         # the broker creates it, regardless of what applications may create
-        return broker.destinations.create(address, DEFAULTS, None, True)
+        return broker.destinations.create(address, DEFAULTS)
     return broker.destinations.resolve(address, DEFAULTS, creator, CreatedBy.JMQ)
 
 
