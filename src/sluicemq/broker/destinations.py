@@ -216,14 +216,6 @@ class Destinations:
         """
         settings = settings or DestinationSettings()
         destination = self._destinations.get(address)
-        if provenance is None:
-            if destination is None:
-                provenance = Provenance(explicit=differing(settings))
-            else:
-                changed_names = differing(settings, destination.settings)
-                provenance = destination.provenance.changed(changed_names)
-        elif destination is not None:
-            provenance = provenance._replace(created_ticks=destination.provenance.created_ticks)
         if destination is None:
             if owner is None and is_temporary(address.name):
                 raise DestinationConflict(
@@ -237,28 +229,30 @@ class Destinations:
                 automatic=False,
                 created=created,
                 creator=creator,
-                provenance=provenance,
+                provenance=provenance or Provenance(explicit=differing(settings)),
             )
-            if owner is not None:
-                return destination
-        elif owner is not None or destination.owner is not None:
-            raise DestinationConflict(f"{address} exists already")
-        elif (
-            destination.settings == settings
-            and destination.provenance == provenance
-            and not destination.automatic
-        ):
+            if owner is None:
+                self.journal_settings(destination)
             return destination
-        elif destination.automatic and destination.creator != creator:
+        if owner is not None or destination.owner is not None:
+            raise DestinationConflict(f"{address} exists already")
+        previous_settings, previous_provenance = destination.settings, destination.provenance
+        if provenance is None:
+            provenance = previous_provenance.changed(differing(settings, previous_settings))
+        else:
+            provenance = provenance._replace(created_ticks=previous_provenance.created_ticks)
+        is_same = settings == previous_settings and provenance == previous_provenance
+        if is_same and not destination.automatic:
+            return destination
+        if destination.automatic and destination.creator != creator:
             self._check_quota(address, creator)
             self._count(destination, -1)
             destination.creator = creator
             self._count(destination, 1)
         destination.automatic = False
         destination.provenance = provenance
-        active_consumers = destination.settings.active_consumers
         destination.apply(settings)
-        if settings.active_consumers != active_consumers:
+        if settings.active_consumers != previous_settings.active_consumers:
             for subscription in destination.all_subscriptions:
                 activate_consumers(subscription)
         destination.unpark_later()
