@@ -82,26 +82,26 @@ def snapshot(broker: Broker) -> bytes:
                 if subscription.unacked and broker.core.event_recorder.recording:
                     unacked.setdefault(subscription.number, []).extend(_unacked(subscription))
     state = EngineState(
-        [
+        settings=[
             stored_settings(d, broker.settings.default_destination)
             for d in broker.destinations.values()
             if d.number or d.paused or d.is_permanent or not (d.temporary or d.automatic)
         ],
-        [subscription_entry(s) for s in broker.durable_subscriptions.values()],
-        [(number, sequences.tobytes()) for number, sequences in pending.items()],
-        attempts,
-        [
+        subscriptions=[subscription_entry(s) for s in broker.durable_subscriptions.values()],
+        pending=[(number, sequences.tobytes()) for number, sequences in pending.items()],
+        attempts=attempts,
+        requeued=[
             (d.subscription.number, d.sequence, d.order, d.expiration)
             for d in broker.core.requeued.values()
             if d.state != ENDED and d.journaled == RECORDED
         ],
-        [
+        prepared=[
             (record, b"")
             for transaction in broker.transactions.values()
             for record in transaction.records
         ],
-        broker.next_subscription,
-        [
+        next_subscription=broker.next_subscription,
+        delivered=[
             (
                 number,
                 array("Q", [delivery.sequence for delivery in deliveries]).tobytes(),
@@ -109,8 +109,8 @@ def snapshot(broker: Broker) -> bytes:
             )
             for number, deliveries in unacked.items()
         ],
-        broker.batches.state(),
-        broker.core.clock_log.steps,
+        writers=broker.batches.state(),
+        clock_steps=broker.core.clock_log.steps,
     )
     return encode(state)
 
