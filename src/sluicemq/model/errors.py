@@ -5,8 +5,8 @@ SluiceError
 │   ├── DestinationNotFound      the destination does not exist and may not be created by use
 │   ├── DestinationConflict      it exists with another kind, settings or owner
 │   ├── DestinationPrivate       it serves only the connection that created it, or the broker itself
-│   ├── DestinationInUse         it has consumers or publishers and cannot be deleted
-│   ├── SubscriptionInUse        the subscription has its largest number of consumers
+│   ├── DestinationInUse         it has consumers and cannot be deleted
+│   ├── SubscriptionInUse        it has its largest number of consumers, or other settings
 │   ├── LimitExceeded            a limit on messages, bytes, consumers or destinations
 │   │   ├── MessageTooLarge
 │   │   ├── QuotaExceeded        a user or a connection has reached its quota
@@ -38,6 +38,7 @@ SluiceError
 │   ├── JournalLocked            another process has the data directory open
 │   └── RecordNotFound           the record does not exist, or its segment is deleted
 ├── ConfigurationError           a setting is invalid or contradicts another
+├── AddressUnavailable           an address cannot be listened on at present
 └── ClientError                  raised by the client libraries
     ├── ConnectionLost           the broker closed the connection, or it failed
     ├── RequestRefused           the broker responded with an error of the protocol
@@ -80,7 +81,7 @@ class DestinationInUse(BrokerError):
 
 
 class SubscriptionInUse(BrokerError):
-    """The subscription has the largest permitted number of consumers."""
+    """The subscription has its largest number of consumers, or consumers and other settings."""
 
 
 class LimitExceeded(BrokerError):
