@@ -160,7 +160,7 @@ def requeue_at_tail(old: Delivery, expiration: int) -> int:
             reference=old.sequence,
             destination=subscription.destination.number,
         )
-        core.note_requeued(delivery)
+        core.note_requeued_at_tail(delivery)
     else:
         delivery.order = core.journal.next_sequence()
     old.message = None

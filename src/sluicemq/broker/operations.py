@@ -139,7 +139,7 @@ class Operations:
             delivery = consumer.unacked.get(sequence)
             if delivery is not None:
                 return delivery
-        requeued = self._core.requeued.get((subscription.number, sequence))
+        requeued = self._core.requeued_at_tail.get((subscription.number, sequence))
         order = sequence if requeued is None else requeued.order
         for priority in range(PRIORITIES):
             delivery = subscription.all_ready.find(priority, order)

@@ -92,7 +92,7 @@ def snapshot(broker: Broker) -> bytes:
         attempts=attempts,
         requeued=[
             (d.subscription.number, d.sequence, d.order, d.expiration)
-            for d in broker.core.requeued.values()
+            for d in broker.core.requeued_at_tail.values()
             if d.state != ENDED and d.journaled == RECORDED
         ],
         prepared=[
@@ -501,7 +501,7 @@ class _Recovery:
             delivery.attempts = max(delivery.attempts, delivery_counts.get(sequence, 0))
         if requeue is not None:
             delivery.order = requeue[0]
-            self.broker.core.requeued[key] = delivery
+            self.broker.core.requeued_at_tail[key] = delivery
         if self.acked_deliveries and key in self.acked_deliveries:
             delivery.state = UNACKED
             delivery.attempts = max(delivery.attempts, self.attempts.get(key, 0) + 1)

@@ -43,8 +43,8 @@ SHORT_BYTES: Final = 4096
 RESCAN_RATE: Final = 60
 """Reading and matching one takes some 5 µs: two thirds of the time remain for other work."""
 RESCAN_FIRST_SLICE: Final = 500
-REQUEUED_LIMIT: Final = 1024
-"""Number of requeued deliveries recorded before those that have ended are removed."""
+REQUEUED_AT_TAIL_LIMIT: Final = 1024
+"""Number of deliveries in `requeued_at_tail` before those that have ended are removed."""
 
 _DROPPING: Final = frozenset({Overflow.DROP_OLDEST, Overflow.DROP_LOWEST})
 _numbers: Final = count(1)
@@ -753,7 +753,7 @@ class Core:
     rescan_rate     deliveries that a subscription matches against new selectors per ms
     rescan_first_slice  the same for the first slice of a new selector
     iterations      event loop iterations of the broker so far
-    requeued        deliveries whose position differs from that of their sequence, by
+    requeued_at_tail  deliveries whose position differs from that of their sequence, by
                     (subscription, sequence), and some that have ended since
     scans           time available for scans, and the scans that wait for it
     unpaged         deliveries over the budget that cannot be paged out before they are durable
@@ -786,8 +786,8 @@ class Core:
         "observer",
         "overhead",
         "refusing_topics",
-        "requeued",
-        "requeued_limit",
+        "requeued_at_tail",
+        "requeued_at_tail_limit",
         "rescan_first_slice",
         "rescan_rate",
         "scans",
@@ -833,8 +833,8 @@ class Core:
         self.unfinished: dict[Subscription, None] = {}
         self.subscriptions_with_acks: dict[Subscription, None] = {}
         self.last_ack_record = 0
-        self.requeued: dict[tuple[int, int], Delivery] = {}
-        self.requeued_limit = REQUEUED_LIMIT
+        self.requeued_at_tail: dict[tuple[int, int], Delivery] = {}
+        self.requeued_at_tail_limit = REQUEUED_AT_TAIL_LIMIT
         self.rescan_rate = RESCAN_RATE
         self.rescan_first_slice = RESCAN_FIRST_SLICE
         self.iterations = 0
@@ -889,12 +889,14 @@ class Core:
                 if delivery.journaled and delivery.message and delivery.sequence <= durable:
                     self.drop_message(delivery)
 
-    def note_requeued(self, delivery: Delivery) -> None:
+    def note_requeued_at_tail(self, delivery: Delivery) -> None:
         """Record a delivery outside its original position, for the next snapshot."""
-        self.requeued[delivery.subscription.number, delivery.sequence] = delivery
-        if len(self.requeued) > self.requeued_limit:
-            self.requeued = {key: d for key, d in self.requeued.items() if d.state != ENDED}
-            self.requeued_limit = 2 * len(self.requeued) + REQUEUED_LIMIT
+        requeued = self.requeued_at_tail
+        requeued[delivery.subscription.number, delivery.sequence] = delivery
+        if len(requeued) > self.requeued_at_tail_limit:
+            remaining = {key: d for key, d in requeued.items() if d.state != ENDED}
+            self.requeued_at_tail = remaining
+            self.requeued_at_tail_limit = 2 * len(remaining) + REQUEUED_AT_TAIL_LIMIT
 
 
 def _needs_timer(argument: object) -> bool:
