@@ -455,11 +455,9 @@ def _extent(
     journal: Path, identity: bytes, first: int, following: int | None, end: DurableEnd
 ) -> SegmentExtent:
     """Return the part of a segment to copy. Raises FileNotFoundError, JournalDamaged."""
-    view = open_segment(journal, first, following)
+    view = open_segment(journal, first, following, identity)
     path, header, size, index = view.path, view.header, view.size, view.index_offset
     view.close()
-    if header.identity != identity:
-        raise DamagedFile(path, 40, "the segment belongs to another data directory")
     if index and (first < end.segment or end.offset > index):
         return SegmentExtent(first, size, True, header.previous)
     if first == end.segment:

@@ -98,9 +98,9 @@ def check(directory: Path) -> InspectionReport:
         with _collect_damage(directory, report), suppress(FileNotFoundError):
             _check_header(path, durable_offset)
             if durable is None or first <= durable.segment:
-                with closing(open_segment(directory, first, following)) as view:
+                with closing(open_segment(directory, first, following, identity)) as view:
                     end = durable_offset or view.end
-                    _check_segment(view, end, durable is not None, identity, report)
+                    _check_segment(view, end, durable is not None, report)
     if identity is not None and not report.problems:
         with _collect_damage(directory, report):
             _check_liveness(directory, identity, report)
@@ -138,7 +138,6 @@ def _check_segment(
     view: MappedSegment,
     stated: int,
     is_published: bool,
-    identity: bytes | None,
     report: InspectionReport,
 ) -> None:
     """Add a segment to the report. Raises DamagedFile.
@@ -148,8 +147,6 @@ def _check_segment(
     is_published  whether a durable end is published, so that the last segment is known
     """
     path = view.path
-    if identity is not None and view.header.identity != identity:
-        raise DamagedFile(path, 40, "the segment belongs to another data directory")
     end = view.index_offset or stated or view.size
     if view.index is None:
         written = len(bytes(view.view[end:]).rstrip(b"\0"))

@@ -267,16 +267,9 @@ class Recovery:
             self._report_end(durable_offset, size, 0)
             self._discard(path)
             return None
-        view = open_segment(self.directory, first, following)
+        view = open_segment(self.directory, first, following, self.identity)
         try:
-            header = view.header
             tail: Tail | None = None
-            if header.first != first or header.identity != self.identity:
-                raise DamagedFile(
-                    path,
-                    16,
-                    "the segment belongs to another file name or data directory",
-                )
             index = view.index
             end = view.index_offset
             if index is not None:

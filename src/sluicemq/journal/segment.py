@@ -495,14 +495,23 @@ class MappedSegment:
             self._map.close()
 
 
-def open_segment(directory: Path, first: int, following: int | None) -> MappedSegment:
-    """Map segment `first`; `following` is the number of the next one, if there is one.
+def open_segment(
+    directory: Path, first: int, following: int | None, identity: bytes | None = None
+) -> MappedSegment:
+    """Map segment `first`; `following` is the number of the next one, if there is one, `identity`
+    that of the data directory, if it is known.
 
     Raises FileNotFoundError, JournalDamaged, JournalError.
     """
     # in this order: if the next segment has been removed, this one has its index by then
     end = records_end(directory, first, following)
-    return MappedSegment(segment_path(directory, first), end)
+    view = MappedSegment(segment_path(directory, first), end)
+    header = view.header
+    if header.first != first or identity not in (None, header.identity):
+        view.close()
+        text = "the segment belongs to another file name or data directory"
+        raise DamagedFile(view.path, 16, text)
+    return view
 
 
 MAX_SEQUENCE_GAP: Final = 1 << 32
