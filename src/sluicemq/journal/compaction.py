@@ -62,6 +62,7 @@ class Compactor:
         "_capture",
         "_directory",
         "_finished",
+        "_idle_slots",
         "_liveness",
         "_lookup",
         "_on_failure",
@@ -74,7 +75,6 @@ class Compactor:
         "_reported_damage",
         "_slots",
         "_space",
-        "_warned_slots",
         "_writer",
         "snapshot_failed",
     )
@@ -102,8 +102,8 @@ class Compactor:
         self._relocate = relocate
         self._on_failure = on_failure
         self._on_warning = on_warning
-        self._warned_slots: set[str] = set()
-        """Idle slots about which a warning was issued."""
+        self._idle_slots: set[str] = set()
+        """Slots about which a warning was issued, because their readers may have gone."""
         self._reported_damage = ""
         """Last warning about a damaged slot, which is not repeated."""
         self._capture: Capture | None = None
@@ -194,31 +194,47 @@ class Compactor:
     # --- removal ---------------------------------------------------------------------------------
 
     def remove_finished(self) -> None:
-        """Remove segments without live records at the last snapshot that no slot holds.
-
-        Slots that would hold too much, or whose reader has gone, are marked lost; those whose lease
-        is over are removed. If the settings say so, no slot holds a segment while space is low.
-        """
-        invalidates_slots = self._options.invalidate_slots_on_low_disk_space and self._space.low
-        timeout = self._options.slot_idle_timeout
-        now = now_ms()
+        """Remove segments without live records at the last snapshot that no slot holds, and slots
+        whose lease is over."""
         candidates = self._removable()
-        lost_slots: list[LostSlot] = []
-        expired_slots: list[str] = []
-        idle_names: set[str] = set()
+        now = now_ms()
         try:
             slots = self._slots.list()
         except JournalDamaged as error:
-            candidates, slots = [], {}  # an unreadable slot may need every segment
             if str(error) != self._reported_damage:
                 self._reported_damage = str(error)
                 self._on_warning(f"no segment is removed: {error}")
+            return  # an unreadable slot may need every segment
+        expired_slots = [name for name, slot in slots.items() if slot.is_expired(now)]
+        for name in expired_slots:
+            del slots[name]
+        held_segments, lost_slots = self._review_slots(slots, candidates, now)
+        segments = [segment for segment in candidates if segment not in held_segments]
+        for segment in segments:
+            self._liveness.remove(segment)
+            self._lookup.forget(segment.first)
+            self._finished.remove(segment)
+        if segments or lost_slots or expired_slots:
+            self._writer.defer(partial(self._remove, segments, lost_slots, expired_slots), ignore)
+
+    def _review_slots(
+        self, slots: Mapping[str, Slot], candidates: list[LiveSegment], now: int
+    ) -> tuple[set[LiveSegment], list[LostSlot]]:
+        """Return the segments that slots hold, and the slots to be marked lost: those that would
+        hold too much, and those whose reader has gone. Warn about these and about idle ones.
+
+        If the settings say so, no slot holds a segment while space is low.
+        """
+        invalidates_slots = self._options.invalidate_slots_on_low_disk_space and self._space.low
+        timeout = self._options.slot_idle_timeout
         held_segments: set[LiveSegment] = set()
+        lost_slots: list[LostSlot] = []
+        idle_names: set[str] = set()
         for name, slot in slots.items():
-            if slot.is_expired(now):
-                expired_slots.append(name)
-                continue
             unread = _unread(slot, candidates)
+            idle_time = 0
+            if unread and timeout:
+                idle_time = slot.idle_time(sealed_time(self._directory, unread[0].first), now)
             if sum(s.size for s in unread) > (0 if invalidates_slots else slot.limit_bytes):
                 lost_slots.append(LostSlot(name, slot, abandoned=False))
                 reason = (
@@ -227,34 +243,24 @@ class Compactor:
                     else "it would retain more than its limit"
                 )
                 self._on_warning(f"the slot {name} is lost: {reason}")
-                continue
-            idle_time = 0
-            if unread and timeout:
-                idle_time = slot.idle_time(sealed_time(self._directory, unread[0].first), now)
-            if idle_time > timeout:
+            elif idle_time > timeout:
                 lost_slots.append(LostSlot(name, slot, abandoned=True))
                 self._on_warning(
                     f"the slot {name} is lost: its reader has not moved it for longer than "
                     f"journal.slot_idle_timeout ({timeout} ms)"
                 )
-                continue
-            if 2 * idle_time > timeout:
-                idle_names.add(name)
-                if name not in self._warned_slots:
-                    self._on_warning(
-                        f"the slot {name} retains segments, and its reader has not moved it for "
-                        f"half of journal.slot_idle_timeout ({timeout} ms), after which it is "
-                        "lost. Start the reader again, or delete the slot"
-                    )
-            held_segments.update(unread)
-        self._warned_slots = idle_names
-        segments = [segment for segment in candidates if segment not in held_segments]
-        for segment in segments:
-            self._liveness.remove(segment)
-            self._lookup.forget(segment.first)
-            self._finished.remove(segment)
-        if segments or lost_slots or expired_slots:
-            self._writer.defer(partial(self._remove, segments, lost_slots, expired_slots), ignore)
+            else:
+                held_segments.update(unread)
+                if 2 * idle_time > timeout:
+                    idle_names.add(name)
+        for name in sorted(idle_names - self._idle_slots):
+            self._on_warning(
+                f"the slot {name} retains segments, and its reader has not moved it for half of "
+                f"journal.slot_idle_timeout ({timeout} ms), after which it is lost. Start the "
+                "reader again, or delete the slot"
+            )
+        self._idle_slots = idle_names
+        return held_segments, lost_slots
 
     def _removable(self) -> list[LiveSegment]:
         """Return the segments that could be removed if there were no slots."""
