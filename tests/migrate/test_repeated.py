@@ -15,6 +15,7 @@ from sluicemq.journal.backup import create
 from sluicemq.journal.stored_backup import restore
 from sluicemq.migrate import transfer
 from sluicemq.migrate.source_files import ChangeDetector
+from sluicemq.server.configuration_reference import MIGRATIONS_NAME
 from tests.cli.conftest import Run
 from tests.migrate import openmq_store as store
 from tests.migrate.conftest import Migrate, journaled_messages, restored_broker
@@ -158,7 +159,7 @@ def test_restored_backup_of_unfinished_run_is_completed(
 
     def finish_run() -> dict[str, bytes]:
         migrate("openmq", instance.path)
-        return {transfer.LEDGER: (data / transfer.LEDGER).read_bytes()}
+        return {MIGRATIONS_NAME: (data / MIGRATIONS_NAME).read_bytes()}
 
     monkeypatch.setattr(transfer, "PART_MESSAGES", 2)
     with monkeypatch.context() as patch:
@@ -216,7 +217,7 @@ def test_incomplete_line_of_ledger_is_ignored(
     instance: Instance, migrate: Migrate, tmp_path: Path
 ) -> None:
     migrate("openmq", instance.path)
-    with (tmp_path / "data" / transfer.LEDGER).open("ab") as file:
+    with (tmp_path / "data" / MIGRATIONS_NAME).open("ab") as file:
         file.write(b'{"part": 2, "keys": "QUFB')
     fill(instance, 11)
     assert migrate("openmq", instance.path)["messages"]["imported"] == 1
@@ -227,7 +228,7 @@ def test_damaged_ledger_stops_run(
     instance: Instance, migrate: Migrate, run: Run, tmp_path: Path
 ) -> None:
     migrate("openmq", instance.path)
-    file = tmp_path / "data" / transfer.LEDGER
+    file = tmp_path / "data" / MIGRATIONS_NAME
     file.write_bytes(file.read_bytes().replace(b'"keys":"', b'"keys":"!'))
     result = run("migrate", "openmq", str(instance.path), "--to", "data")
     assert result.code == 1

@@ -24,7 +24,6 @@ from sluicemq.journal.files import write_atomically
 from sluicemq.migrate import configuration
 from sluicemq.migrate.plan import SET_ASIDE, Plan
 from sluicemq.migrate.transfer import (
-    LEDGER,
     Interrupted,
     Ledger,
     MigrationOutcome,
@@ -373,7 +372,7 @@ def _run(
     with err().status("reading the source"):
         plan = inspect_source()
     if dry_run:
-        outcome = MigrationOutcome(imported_earlier=len(Ledger(data_dir / LEDGER).keys))
+        outcome = MigrationOutcome(imported_earlier=len(Ledger(data_dir).keys))
         plan.notes += [f"the source is in use: {use}" for use in plan.change_detector.used.values()]
     else:
         with err().status("importing"), stop_on_signals(signal.SIGINT) as interrupted:

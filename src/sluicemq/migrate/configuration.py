@@ -19,11 +19,10 @@ from sluicemq.migrate.source_files import Damage
 from sluicemq.model.destination import differing
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.security.records import Database, UserRecord, UserStore, add_user
-from sluicemq.server.configuration_reference import value_text
+from sluicemq.server.configuration_reference import USERS_NAME, value_text
 from sluicemq.server.loading import SECTIONS, load
 from sluicemq.server.settings import settings_of
 
-USERS_FILE: Final = "users.json"
 ACTOR: Final = "sluicemq migrate"
 """Actor in the audit log."""
 
@@ -249,7 +248,7 @@ def add_users(users: Mapping[str, UserRecord], data_dir: Path) -> list[str]:
         return database
 
     if users:
-        UserStore(data_dir / USERS_FILE).change(add, ACTOR)
+        UserStore(data_dir / USERS_NAME).change(add, ACTOR)
     return added
 
 

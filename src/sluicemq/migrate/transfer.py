@@ -73,9 +73,8 @@ from sluicemq.model.destination import (
 from sluicemq.model.errors import SelectorError, SluiceError
 from sluicemq.model.message import Message
 from sluicemq.server.clock import SystemClock
+from sluicemq.server.configuration_reference import MIGRATIONS_NAME
 
-LEDGER: Final = "migrations.log"
-"""Name of the ledger in the data directory."""
 WRITER: Final = "sluicemq migrate"
 """Writer id of the BATCH records that end the units."""
 PART_MESSAGES: Final = 256
@@ -135,7 +134,7 @@ def transfer(
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     journal = FileJournal.open(data_dir / JOURNAL_NAME)
     try:
-        ledger = Ledger(data_dir / LEDGER)  # with the journal locked: another run may add lines
+        ledger = Ledger(data_dir)  # with the journal locked: another run may add lines
         settings = EngineSettings(default_destination=plan.defaults, max_destinations=0)
         broker = Broker(journal, SystemClock(), settings)
         recover(broker, journal.recovery)
@@ -396,9 +395,9 @@ class LedgerPart(NamedTuple):
 class Ledger:
     """The file and the keys in it. `part` is the last unit begun."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, data_dir: Path) -> None:
         """Read the file; a missing file is an empty list. Raises SourceError if it is damaged."""
-        self.path = path
+        self.path = path = data_dir / MIGRATIONS_NAME
         self.journal = ""
         self.part = 0
         self.keys: set[Key] = set()
