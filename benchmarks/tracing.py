@@ -23,7 +23,7 @@ from time import process_time
 from typing import Any
 
 from sluicemq.broker import Broker, Consumer, Delivery, ManualClock, Window
-from sluicemq.journal.port import MemoryJournal
+from sluicemq.journal.interface import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
 

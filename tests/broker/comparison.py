@@ -20,7 +20,7 @@ from sluicemq.broker.pending.entry import READY, RECORDED, SCHEDULED, UNACKED
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.broker.scheduler import ManualClock
 from sluicemq.journal import FileJournal
-from sluicemq.journal.port import Journal
+from sluicemq.journal.interface import Journal
 from sluicemq.model.dead_letters import origin_of
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import (

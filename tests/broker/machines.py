@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from sluicemq.broker.codec import BatchPart
 from sluicemq.broker.scheduler import ManualClock
-from sluicemq.journal.port import Journal, MemoryJournal
+from sluicemq.journal.interface import Journal, MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.errors import BatchConflict
 from sluicemq.model.message import Durability

@@ -10,7 +10,7 @@ from sluicemq.broker import Broker, ManualClock, Window
 from sluicemq.broker.records import MAX_STEPS, ClockLog, EventRecorder
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
-from sluicemq.journal.port import MemoryJournal
+from sluicemq.journal.interface import MemoryJournal
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability, Message
 from tests.support.broker import Reader

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from sluicemq.journal import FileJournal, JournalOptions
-from sluicemq.journal.port import Journal
+from sluicemq.journal.interface import Journal
 from sluicemq.model.message import Durability
 from tests.broker.machines import (
     BatchMachine,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sluicemq.broker import Broker, Destination, EngineSettings, ManualClock, scan
 from sluicemq.broker.scheduler import Scans
 from sluicemq.broker.subscription import DISCARDED_TOGETHER
-from sluicemq.journal.port import MemoryJournal
+from sluicemq.journal.interface import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
 from tests.support.broker import BrokerFixture, Reader, TypeSelector, Window

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from sluicemq.journal.port import MemoryJournal
+from sluicemq.journal.interface import MemoryJournal
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, bodies
 

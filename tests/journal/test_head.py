@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions, MemoryJournal
-from sluicemq.journal.port import Journal
+from sluicemq.journal.interface import Journal
 from sluicemq.journal.reader import HEAD_BYTES
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from tests.journal.support import ORDERS, crash, make_message, put, reopen, segments_of, take

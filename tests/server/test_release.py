@@ -13,7 +13,7 @@ import pytest
 
 from sluicemq.admin.http_session import HttpService, HttpSession
 from sluicemq.broker import Broker, ManualClock
-from sluicemq.journal.port import MemoryJournal
+from sluicemq.journal.interface import MemoryJournal
 from sluicemq.model.access import EVERYBODY
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.connection import PortMapperSession

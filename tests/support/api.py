@@ -16,7 +16,7 @@ from sluicemq.admin.app import Application
 from sluicemq.admin.caller import COOKIE, BrowserSessions, Caller
 from sluicemq.broker import Broker, ManualClock
 from sluicemq.journal import MemoryJournal
-from sluicemq.journal.port import Journal
+from sluicemq.journal.interface import Journal
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.url import Url
 from sluicemq.security import records

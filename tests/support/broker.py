@@ -20,7 +20,7 @@ from sluicemq.broker import (
     Window,
 )
 from sluicemq.broker.pending.cursor import Cursor
-from sluicemq.journal.port import MemoryJournal
+from sluicemq.journal.interface import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from sluicemq.broker import Broker, Destination, EngineSettings, ManualClock
-from sluicemq.journal.port import MemoryJournal
+from sluicemq.journal.interface import MemoryJournal
 from sluicemq.model.access import Identity, Operation, Permission
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import TooManyConnections

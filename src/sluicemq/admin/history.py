@@ -18,7 +18,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from sluicemq.broker import Broker, Destination
-from sluicemq.journal.port import JournalStats
+from sluicemq.journal.interface import JournalStats
 from sluicemq.model.histogram import Distribution, Histogram
 
 STEP: Final = 5

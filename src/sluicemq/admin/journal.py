@@ -31,7 +31,7 @@ from sluicemq.journal.backup import BackupCancelled, CopyProgress
 from sluicemq.journal.backup import create as make_backup
 from sluicemq.journal.files import DurableEnd, read_durable
 from sluicemq.journal.format import FORMAT_VERSION
-from sluicemq.journal.port import Journal
+from sluicemq.journal.interface import Journal
 from sluicemq.journal.reader import records_after
 from sluicemq.journal.segment import read_segment_header, segment_path
 from sluicemq.journal.slots import is_slot_name

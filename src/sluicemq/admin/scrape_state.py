@@ -38,7 +38,7 @@ from sluicemq.admin.metrics import (
 )
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Broker, Delivery, Destination, DestinationStats, Subscription
-from sluicemq.journal.port import Journal
+from sluicemq.journal.interface import Journal
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.model.histogram import Histogram

@@ -47,7 +47,7 @@ from sluicemq.broker.subscription import (
 )
 from sluicemq.broker.transaction import Transactions
 from sluicemq.journal.format import Cause
-from sluicemq.journal.port import Journal
+from sluicemq.journal.interface import Journal
 from sluicemq.model.errors import (
     BrokerError,
     DestinationInUse,

@@ -35,7 +35,7 @@ from sluicemq.journal.format import (
     encode_completed,
     encode_redelivered,
 )
-from sluicemq.journal.port import Journal
+from sluicemq.journal.interface import Journal
 
 STEP_MS: Final = 1000
 """Smaller differences accumulate: the wall clock is slewed continuously."""

@@ -31,7 +31,7 @@ from sluicemq.broker.routing import Routes, Selector
 from sluicemq.broker.scheduler import Clock, ExpiryWheel, Scans, StartDeadline, Timers
 from sluicemq.broker.settings import EngineSettings
 from sluicemq.broker.stats import DestinationStats
-from sluicemq.journal.port import Journal
+from sluicemq.journal.interface import Journal
 from sluicemq.journal.space import ignore
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow, Provenance
 from sluicemq.model.message import DEFAULT_PRIORITY, Message

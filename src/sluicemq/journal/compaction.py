@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sluicemq.journal.format import HEADER_BYTES, Record
+from sluicemq.journal.interface import JournalOptions
 from sluicemq.journal.liveness import Liveness, LiveSegment
-from sluicemq.journal.port import JournalOptions
 from sluicemq.journal.reader import Lookup
 from sluicemq.journal.segment import sealed_time, segment_path
 from sluicemq.journal.slots import Slot, Slots, now_ms

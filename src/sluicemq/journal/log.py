@@ -28,8 +28,8 @@ from sluicemq.journal.files import (
     take_lock,
 )
 from sluicemq.journal.format import GROUP_START, Record, RecordType, decode_message
+from sluicemq.journal.interface import JournalOptions, JournalStats
 from sluicemq.journal.liveness import SPAN_LIMIT, LiveSegment
-from sluicemq.journal.port import JournalOptions, JournalStats
 from sluicemq.journal.reader import Lookup, find_pending
 from sluicemq.journal.recovery import Recovery
 from sluicemq.journal.segment import (
@@ -77,7 +77,7 @@ Notify = Callable[[Callable[[], None]], object]
 
 
 class FileJournal(Appender):
-    """Journal in the files of a directory; implements `port.Journal`."""
+    """Journal in the files of a directory; implements `interface.Journal`."""
 
     __slots__ = (
         "_average_sync_time",

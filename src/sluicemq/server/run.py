@@ -28,7 +28,7 @@ from sluicemq.admin.scrape_state import ScrapeState
 from sluicemq.broker import Broker, EngineSettings, recover, snapshot
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.files import JOURNAL_NAME
-from sluicemq.journal.port import Journal
+from sluicemq.journal.interface import Journal
 from sluicemq.journal.space import SpaceLevel
 from sluicemq.management.broker import BrokerState
 from sluicemq.model.destination import CreatedBy, Provenance, differing

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.broker import Broker, Delivery, ManualClock
-from sluicemq.journal.port import MemoryJournal
+from sluicemq.journal.interface import MemoryJournal
 from sluicemq.model.dead_letters import DMQ_PROPERTIES
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Message

@@ -8,7 +8,7 @@ import pytest
 
 from sluicemq.broker import Broker, Delivery, ManualClock
 from sluicemq.broker.state import Consumer, Window
-from sluicemq.journal.port import MemoryJournal
+from sluicemq.journal.interface import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.java import Long, loads_map
