@@ -44,6 +44,16 @@ def test_consumer_flow() -> None:
     run_scenario(scenario)
 
 
+def test_closed_consumer_requests_no_more_messages() -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
+        consumer = await (await client.session()).consumer("q", prefetch=2)
+        broker.send(deliver(consumer.id, 1), deliver(consumer.id, 2, packets.C))
+        await client.ping()
+        await consumer.close()
+
+    assert not run_scenario(scenario).all(PacketType.RESUME_FLOW)
+
+
 def test_connection_flow_from_broker() -> None:
     async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
         assert broker.all(PacketType.HELLO)[0].properties["JMQRBufferSize"] == 2

@@ -222,11 +222,10 @@ class Consumer(AsyncClient):
 
     def put(self, packet: Packet) -> None:
         """Buffer a message from the broker."""
-        self._inbox.messages.append(packet)
         self.channel.count_buffered(1)
         if packet.flags & packets.C:
             self._paused = True
-        self.wake_receiver()
+        self._inbox.put(packet)
 
     def drop_buffered(self) -> bytes:
         """Drop the buffered messages and return their ack blocks, for redelivery."""
@@ -258,7 +257,6 @@ class Consumer(AsyncClient):
     def finish(self, reason: ClientError) -> None:
         """Mark the consumer closed; `receive` raises `reason`."""
         self._clear()
-        self.wake_receiver()
         self._inbox.finish(reason)
 
 
