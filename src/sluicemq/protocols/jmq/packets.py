@@ -4,28 +4,6 @@ steps of transactions.
 Names are those of the JMQ protocol specification; where it and the released clients differ, the
 numbers are those of the clients.
 
-Statuses of rejected requests, by error:
-
-| error                         | status                                                      |
-|-------------------------------|-------------------------------------------------------------|
-| RejectedRequest               | its own                                                     |
-| AccessDenied                  | 403 FORBIDDEN                                               |
-| TooManyFailures               | 403 FORBIDDEN (AUTHENTICATE_REPLY)                          |
-| LoginBusy, TooManyConnections | 503 UNAVAILABLE (AUTHENTICATE_REPLY)                        |
-| another AccessError           | 413 INVALID_LOGIN (AUTHENTICATE_REPLY)                      |
-| DestinationNotFound           | 404 NOT_FOUND                                               |
-| DestinationConflict           | 409 CONFLICT                                                |
-| DestinationPrivate            | 405 NOT_ALLOWED                                             |
-| DestinationInUse              | 409 CONFLICT                                                |
-| SubscriptionInUse             | 409 CONFLICT                                                |
-| SelectorError                 | 400 BAD_REQUEST                                             |
-| MessageTooLarge               | 423 ENTITY_TOO_LARGE                                        |
-| LimitExceeded                 | 414 RESOURCE_FULL                                           |
-| TransactionError              | 412 PRECONDITION_FAILED                                     |
-| BrokerStopping                | 503 UNAVAILABLE                                             |
-| ProtocolError                 | 400 BAD_REQUEST                                             |
-| another BrokerError           | 500 ERROR                                                   |
-
 Legal steps and the statuses of the illegal ones: one table, from the specification and JTA's
 XAResource. A local transaction has no Xid: it is started, and then ends.
 
@@ -330,10 +308,12 @@ REQUEST_ERRORS: Final = (BrokerError, AccessDenied, ProtocolError)
 
 _STATUSES: Final[tuple[tuple[type[SluiceError], Status], ...]] = (
     (AccessDenied, Status.FORBIDDEN),
+    # refused logins
     (TooManyFailures, Status.FORBIDDEN),
     (LoginBusy, Status.UNAVAILABLE),
     (TooManyConnections, Status.UNAVAILABLE),
     (AccessError, Status.INVALID_LOGIN),
+    # requests
     (DestinationNotFound, Status.NOT_FOUND),
     (DestinationConflict, Status.CONFLICT),
     (DestinationPrivate, Status.NOT_ALLOWED),
@@ -346,6 +326,8 @@ _STATUSES: Final[tuple[tuple[type[SluiceError], Status], ...]] = (
     (BrokerStopping, Status.UNAVAILABLE),
     (ProtocolError, Status.BAD_REQUEST),
 )
+"""Statuses of rejected requests by the class of the error; the first one that fits applies. Other
+errors have the status ERROR."""
 
 
 def status_of(error: SluiceError) -> Status:
