@@ -190,8 +190,7 @@ class ConsumerCommands:
         consumer_id = connection.uid()
         terms = self._terms(packet, address, selector, consumer_id)
         options = connection.options
-        shared = address.kind is Kind.TOPIC and terms.sharing
-        prefetch = options.shared_prefetch if shared else options.prefetch
+        prefetch = options.shared_prefetch if terms.sharing else options.prefetch
         properties: dict[str, object] = {"JMQConsumerID": Long(consumer_id)}
         if "JMQSize" not in packet.properties:
             prefetch = UNLIMITED  # a client without flow control of single consumers
@@ -255,7 +254,7 @@ class ConsumerCommands:
                 raise RejectedRequest(Status.ERROR, "JMQNoLocal requires a topic")
             if durable_name:
                 raise RejectedRequest(Status.ERROR, "a durable subscription requires a topic")
-            return Terms(address.name, OF_QUEUE, address, True, selector, None)
+            return Terms(address.name, OF_QUEUE, address, False, selector, None)
         shared_name = text(packet, "JMQSharedSubscriptionName")
         share = boolean(packet, "JMQShare")
         jms_share = boolean(packet, "JMQJMSShare")

@@ -73,16 +73,17 @@ def pattern_name(name: str, pattern: str) -> str:
     return f"{name} {_quoted(pattern)}"
 
 
-def wildcard_of(subscription: Subscription) -> str:
-    """Return the wildcard of a durable subscription, "" if it has none."""
-    return unquote(subscription.name.partition(" ")[2], errors="surrogatepass")
+def wildcard_in(name: str) -> str:
+    """Return the wildcard in the name of a durable subscription, "" if it has none."""
+    return unquote(name.partition(" ")[2], errors="surrogatepass")
 
 
 @lru_cache(maxsize=4096)
 def _pattern_in(name: str) -> Pattern | None:
-    """Return the wildcard in the name of a durable subscription, None if it has no valid one."""
+    """Return the parsed wildcard in the name of a durable subscription, None without a valid
+    one."""
     try:
-        return Pattern(unquote(name.partition(" ")[2], errors="surrogatepass"))
+        return Pattern(wildcard_in(name))
     except ValueError:
         return None
 
@@ -97,7 +98,7 @@ class Terms(NamedTuple):
     name      name of the subscription; see the module
     type      DURABLE, SHARED_DURABLE, GROUP, SHARED or EXCLUSIVE of a topic; OF_QUEUE
     address   queue, topic or wildcard
-    sharing   True if the subscription may have other consumers
+    sharing   True if the subscription of a topic may have other consumers
     exclude   sender whose messages are excluded (no-local), or None
     owner     owner of a new subscription
     """
@@ -148,7 +149,7 @@ def wildcard_topic(broker: Broker) -> Destination:
 
 def topic_of(subscription: Subscription) -> Address:
     """Return the topic or wildcard of a subscription."""
-    return Address(Kind.TOPIC, wildcard_of(subscription) or subscription.destination.name)
+    return Address(Kind.TOPIC, wildcard_in(subscription.name) or subscription.destination.name)
 
 
 def may_use_subscription(identity: Identity, subscription: Subscription) -> bool:

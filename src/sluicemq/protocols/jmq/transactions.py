@@ -304,14 +304,7 @@ class Branches:
         branches = self._detached.setdefault(branch.detached_owner, {})
         branches[branch.number] = branch
         if len(branches) > limit:
-            oldest = next(
-                (
-                    detached_branch
-                    for detached_branch in branches.values()
-                    if detached_branch.can_roll_back
-                ),
-                branch,
-            )
+            oldest = next(kept for kept in branches.values() if kept.can_roll_back)
             self.roll_back(oldest, State.TIMED_OUT)
         if timeout:
             branch.expires = self._broker.clock.steady + timeout
