@@ -134,11 +134,8 @@ class Packet:
         """Properties, decoded on first use. Raises ProtocolError."""
         properties = self._properties
         if properties is None:
-            if self.version == VERSION:
-                properties = decode_properties(self.block)
-            else:
-                properties = decode_properties(self.current_block())
-            self._properties = properties
+            block = self.block if self.version == VERSION else self.current_block()
+            properties = self._properties = decode_properties(block)
         return properties
 
     @property
