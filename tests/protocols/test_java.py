@@ -254,7 +254,7 @@ def test_limits_of_entries_handles_and_size(monkeypatch: pytest.MonkeyPatch) -> 
             java.loads_stream(stream)
 
 
-def test_references_count_as_what_they_refer_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_count_as_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
     reference = b"\x71\0\x7e\0\0"
     text = HEADER + b"\x74\0\x64" + b"a" * 100
     monkeypatch.setattr(java, "MAX_SIZE", 1000)

@@ -33,19 +33,19 @@ def typed(value: object) -> object:
 
 
 @given(maps)
-def test_a_map_comes_back_as_it_went(entries: dict[str, object]) -> None:
+def test_encoded_map_is_decoded_to_the_same_values(entries: dict[str, object]) -> None:
     assert typed(java.loads_map(java.dumps_map(entries))) == typed(entries)
     json.loads(java.json_of_map(java.dumps_map(entries)))
 
 
 @given(st.lists(boxes, max_size=8))
-def test_a_stream_comes_back_as_it_went(values: list[object]) -> None:
+def test_encoded_stream_is_decoded_to_the_same_values(values: list[object]) -> None:
     decoded = java.loads_stream(java.dumps_stream(values))
     assert [typed(value) for value in decoded] == [typed(value) for value in values]
 
 
 @given(st.text(max_size=20))
-def test_text_goes_and_comes_back(text: str) -> None:
+def test_encoded_text_is_decoded_to_the_same_text(text: str) -> None:
     raw = java.encode_utf(text)
     assert 0 not in raw
     assert all(byte < 0xF0 for byte in raw)
@@ -55,7 +55,7 @@ def test_text_goes_and_comes_back(text: str) -> None:
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
-def test_a_float_in_json_is_the_same_float(value: float) -> None:
+def test_float_in_json_is_the_same_float(value: float) -> None:
     [decoded] = json.loads(java.json_of_stream(java.dumps_stream([Float(value)])))
     assert unpack(">f", pack(">f", decoded))[0] == value
 

@@ -317,7 +317,7 @@ def test_size_of_pending_requests_is_limited(peer: Peer, monkeypatch: pytest.Mon
     assert [m.body for m in fetch(peer, number, ids * 2)] == [b"a", b"b", b"c"] * 2  # alone
 
 
-def test_size_and_number_of_browse_views_are_limited(harness: Harness) -> None:
+def test_size_and_number_of_browse_results_are_limited(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(max_browsed=2))
     peer.send("q", *"abc")
     number, ids = browse(peer)
@@ -325,11 +325,11 @@ def test_size_and_number_of_browse_views_are_limited(harness: Harness) -> None:
     for _ in range(8):
         browse(peer)
     properties = {"JMQConsumerID": Long(number)}
-    # the view is forgotten, but the ids are in later ones
+    # the result was dropped, but the ids are in later ones
     peer.request(H.DELIVER, properties, ids[0], expect=Status.OK)
 
 
-def test_views_are_limited_by_their_messages(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_limited_by_their_messages(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(destination_commands, "MAX_RESULT_MESSAGES", 5)
     peer.send("q", *"abc")
     number, ids = browse(peer)
@@ -352,7 +352,7 @@ def test_browses_messages_that_are_only_on_disk(tmp_path: Path) -> None:
     assert [m.body for m in fetch(peer, number, ids)] == [b"a", b"b", b"c"]
 
 
-def test_view_keeps_no_body_of_message_that_has_ended(harness: Harness, peer: Peer) -> None:
+def test_result_keeps_no_body_of_message_that_has_ended(harness: Harness, peer: Peer) -> None:
     peer.send("q", "a", flags=0)
     number, ids = browse(peer)
     [delivery] = harness.queue("q").queue.browse()
@@ -376,14 +376,13 @@ def unjournaled_delivery(broker: Broker, number: int) -> Delivery:
 
 
 @given(st.lists(st.integers(0, 30), unique=True, min_size=1), st.lists(st.integers(0, 40)))
-def test_a_view_finds_what_it_has(numbers: list[int], requested: list[int]) -> None:
-    """Whatever the order."""
+def test_result_finds_its_messages_in_any_order(numbers: list[int], requested: list[int]) -> None:
     broker = Broker(MemoryJournal(), ManualClock())
-    view = BrowseResult()
+    result = BrowseResult()
     for number in numbers:
-        view.add(number.to_bytes(16, "big") * 2, number, unjournaled_delivery(broker, number))
+        result.add(number.to_bytes(16, "big") * 2, number, unjournaled_delivery(broker, number))
     for number in requested:
-        message = view.find(broker, number.to_bytes(16, "big") * 2)
+        message = result.find(broker, number.to_bytes(16, "big") * 2)
         if number in numbers:
             assert message is not None
             assert message.body == b"%d" % number
@@ -393,11 +392,11 @@ def test_a_view_finds_what_it_has(numbers: list[int], requested: list[int]) -> N
 
 def test_id_that_begins_within_another_is_not_found() -> None:
     broker = Broker(MemoryJournal(), ManualClock())
-    view = BrowseResult()
+    result = BrowseResult()
     low, high = b"a" * 16, b"b" * 16
     for number, sysid in enumerate((low + high, low + high, high + low)):
-        view.add(sysid, number, unjournaled_delivery(broker, number))
-    message = view.find(broker, high + low)
+        result.add(sysid, number, unjournaled_delivery(broker, number))
+    message = result.find(broker, high + low)
     assert message is not None
     assert message.body == b"2"
-    assert view.find(broker, high + high) is None
+    assert result.find(broker, high + high) is None

@@ -69,7 +69,9 @@ numbers = st.integers(-(2**63), 2**63 - 1)
         },
     ),
 )
-def test_what_is_written_is_read(names: dict[str, str], given: dict[str, int]) -> None:
+def test_encoded_header_is_decoded_to_the_same_fields(
+    names: dict[str, str], given: dict[str, int]
+) -> None:
     raw = encode_header(**names, **given)  # type: ignore[arg-type]
     assert len(raw) % 4 == 0
     header = decode_header(raw)
@@ -84,7 +86,7 @@ def test_what_is_written_is_read(names: dict[str, str], given: dict[str, int]) -
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.binary(max_size=9)), max_size=6), st.booleans())
-def test_the_stored_header_begins_with_the_count_and_says_the_same(
+def test_stored_header_begins_with_count_and_has_the_same_fields(
     records: list[tuple[int, bytes]], ended: bool
 ) -> None:
     raw = b"".join(record(number, value) for number, value in records) + bytes(4 * ended)

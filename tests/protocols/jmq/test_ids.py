@@ -63,13 +63,14 @@ def test_any_id_has_a_text(sysid: bytes) -> None:
         max_size=5,
     )
 )
-def test_ids_that_are_made_differ_in_what_they_are_made_of(
-    made: list[tuple[bytes, int, int]],
-) -> None:
-    # the first bit of an identity is given up
-    made = [(bytes([first[0] | 0x80]) + first[1:], second, third) for first, second, third in made]
-    ids = {make_sysid(*parts) for parts in made}
-    assert len(ids) == len(set(made))
+def test_ids_of_different_messages_differ(messages: list[tuple[bytes, int, int]]) -> None:
+    # ids do not depend on the first bit of a broker's identity
+    messages = [
+        (bytes([identity[0] | 0x80]) + identity[1:], sequence, timestamp)
+        for identity, sequence, timestamp in messages
+    ]
+    ids = {make_sysid(*message) for message in messages}
+    assert len(ids) == len(set(messages))
     assert len({sysid_text(sysid) for sysid in ids}) == len(ids)
     assert all(len(sysid) == 32 for sysid in ids)
 

@@ -68,7 +68,7 @@ def test_encodes_every_property_type() -> None:
 
 
 @given(properties)
-def test_what_is_written_is_read(sent: dict[str, object]) -> None:
+def test_encoded_properties_are_decoded_to_the_same_values(sent: dict[str, object]) -> None:
     raw = encode_properties(sent)
     decoded = decode_properties(raw)
     assert decoded == sent

@@ -289,7 +289,9 @@ class Model(RuleBasedStateMachine):
         self.send_bytes(client, encode_packet(H.ACKNOWLEDGE, header=header, body=packets(selected)))
 
     @rule(index=peers, other=peers, places=numbers)
-    def acknowledge_what_others_hold(self, index: int, other: int, places: list[int]) -> None:
+    def acknowledge_messages_of_other_client(
+        self, index: int, other: int, places: list[int]
+    ) -> None:
         client = self.clients[index]
         if index != other:
             selected = self.choose(self.clients[other], places)
@@ -381,7 +383,7 @@ class Model(RuleBasedStateMachine):
                     assert not self.ready_messages()
 
     @invariant()
-    def everything_is_somewhere(self) -> None:
+    def every_message_is_ready_or_unacked(self) -> None:
         queue = self.harness.find("q")
         if queue is None:
             return
@@ -459,10 +461,10 @@ KNOWN = 6
     )
 )
 @settings(max_examples=150, deadline=None)
-def test_a_client_that_says_anything(
+def test_arbitrary_packets_do_not_affect_other_clients(
     script: list[tuple[int, dict[str, object], bytes, int, int]],
 ) -> None:
-    """Every request is answered, and other clients are not affected."""
+    """The broker replies to every request."""
     harness = Harness()
     other = harness.connect()
     reader = other.consume("safe", other.create_session())
@@ -508,7 +510,7 @@ def test_a_client_that_says_anything(
 
 
 @given(st.binary(max_size=300), st.booleans())
-def test_bytes_that_are_no_packets(data: bytes, logged_in: bool) -> None:
+def test_arbitrary_bytes_raise_no_error(data: bytes, logged_in: bool) -> None:
     harness = Harness()
     peer = harness.connect() if logged_in else harness.connect_without_hello()
     peer.send_bytes(data)

@@ -70,6 +70,6 @@ def test_matching_time_of_long_wildcard_is_bounded() -> None:
 
 
 @given(names)
-def test_a_name_is_no_wildcard_and_stands_for_itself(name: str) -> None:
+def test_name_is_no_wildcard_and_matches_itself(name: str) -> None:
     assert not is_wildcard(Address(Kind.TOPIC, name))
     assert Pattern(name).matches(name)

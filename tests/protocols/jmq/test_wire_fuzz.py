@@ -53,7 +53,7 @@ def feed_fragments(decoder: Decoder, data: bytes, cuts: list[int]) -> list[Packe
 
 
 @given(st.lists(written, max_size=6), cuts)
-def test_what_is_written_is_read_however_it_is_cut(sent: list[bytes], cuts: list[int]) -> None:
+def test_packets_are_decoded_from_any_fragments(sent: list[bytes], cuts: list[int]) -> None:
     decoder = Decoder()
     received = feed_fragments(decoder, b"".join(sent), cuts)
     assert decoder.error is None

@@ -516,13 +516,13 @@ def test_user_has_limited_number_of_prepared_branches(harness: Harness) -> None:
     assert harness.bodies("out") == [b"a", b"c"]
 
 
-@pytest.mark.parametrize("wish", [True, False])
-def test_verify_says_whether_it_is_sessionless(peer: Peer, wish: bool) -> None:
-    step(peer, START, JMQSessionLess=wish)
+@pytest.mark.parametrize("sessionless", [True, False])
+def test_verify_reports_whether_branch_is_sessionless(peer: Peer, sessionless: bool) -> None:
+    step(peer, START, JMQSessionLess=sessionless)
     step(peer, END, flags=XaFlag.SUCCESS)
     number_of(step(peer, PREPARE))
     reply = peer.request(H.VERIFY_TRANSACTION, {}, xid("x"), expect=Status.OK)
-    assert loads_map(reply.body)["JMQSessionLess"] is wish
+    assert loads_map(reply.body)["JMQSessionLess"] is sessionless
 
 
 def test_branch_with_message_refused_without_answer_cannot_be_prepared(
