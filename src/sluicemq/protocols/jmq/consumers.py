@@ -389,7 +389,7 @@ class JmsConsumer:
         return self.credit.counts_bytes or self._outbound.counts_bytes
 
     def _add_pending(self, deliveries: Iterable[Delivery]) -> None:
-        """Make deliveries pending. Nearly all of them belong after those that are."""
+        """Add deliveries to the pending ones in queue order, which nearly always appends them."""
         pending = self.pending
         for delivery in deliveries:
             last = pending[-1] if pending else delivery

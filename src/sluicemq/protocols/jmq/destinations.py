@@ -130,7 +130,8 @@ MAX_NAME: Final = 1024
 """Maximum length of a name in bytes."""
 
 _RESERVED: Final = "mq."
-_FOR_MONITORS: Final = ("mq.metrics.", "mq.log.broker.")
+_METRICS: Final = "mq.metrics."
+_FOR_MONITORS: Final = (_METRICS, "mq.log.broker.")
 
 
 # --- names ---------------------------------------------------------------------------------------
@@ -250,8 +251,7 @@ def metrics_of(destination: Destination) -> dict[str, int]:
     }
 
 
-PREFIX: Final = "mq.metrics."
-PRIORITY: Final = 5
+_METRICS_PRIORITY: Final = 5
 
 _QUEUE: Final = "destination.queue."
 _TOPIC: Final = "destination.topic."
@@ -340,14 +340,14 @@ class Metrics:
         topics = [
             destination
             for destination in self._broker.destinations.values()
-            if destination.topic and destination.name.startswith(PREFIX) and destination.consumers
+            if destination.topic and destination.name.startswith(_METRICS) and destination.consumers
         ]
         self._metrics_topics = {
             topic.name: self._metrics_topics.get(topic.name) or MetricsTopic(now)
             for topic in topics
         }
         for topic in topics:
-            name = topic.name.removeprefix(PREFIX)
+            name = topic.name.removeprefix(_METRICS)
             metrics_topic = self._metrics_topics[topic.name]
             subject = self._subject(name)
             if subject is not None:
@@ -386,7 +386,7 @@ class Metrics:
 
     def _destinations(self) -> Iterator[Destination]:
         for destination in self._broker.destinations.values():
-            if not destination.name.startswith(PREFIX):
+            if not destination.name.startswith(_METRICS):
                 yield destination
 
     def _broker_values(self) -> Values:
@@ -401,7 +401,7 @@ class Metrics:
         for destination in self._destinations():
             kind, prefix = ("topic", _TOPIC) if destination.topic else ("queue", _QUEUE)
             name = format_name(destination.name)
-            values[f"{PREFIX}{prefix}{name}"] = {
+            values[f"{_METRICS}{prefix}{name}"] = {
                 "name": name,
                 "type": kind,
                 "isTemporary": destination.temporary,
@@ -424,7 +424,7 @@ class Metrics:
             BodyKind.MAP,
             durability=Durability.NONE,
             timestamp=now,
-            priority=PRIORITY,
+            priority=_METRICS_PRIORITY,
             properties=properties,
         )
         with suppress(BrokerError):  # the topic may be full, or the broker stopping

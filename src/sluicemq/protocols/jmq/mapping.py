@@ -63,6 +63,7 @@ from sluicemq.protocols.java import STREAM_HEADER, Long, dumps, dumps_map, dumps
 from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
 from sluicemq.protocols.jmq.fields import (
     DELIVERY_COUNT,
+    MAX_HEADER_STRING,
     MAX_STRING,
     class_of,
     decode_header,
@@ -75,7 +76,6 @@ from sluicemq.protocols.jmq.fields import (
     origin_text,
     sysid_text,
 )
-from sluicemq.protocols.jmq.fields import MAX_HEADER_STRING as MAX_HEADER_STRING
 from sluicemq.protocols.jmq.packets import MAGIC, VERSION, C, F, I, L, P, PacketType, Q, W, Z
 from sluicemq.protocols.jmq.wire import FIXED, FIXED_SIZE, Packet, encode_head
 from sluicemq.protocols.transcoding import COMPRESSION, plain_body, text_of_json
@@ -89,13 +89,8 @@ _BODY_KINDS: Final[dict[int, BodyKind]] = {
     PacketType.MESSAGE.value: BodyKind.NONE,
 }
 _PACKET_TYPES: Final = {
-    BodyKind.NONE: PacketType.MESSAGE,
-    BodyKind.TEXT: PacketType.TEXT_MESSAGE,
-    BodyKind.JSON: PacketType.TEXT_MESSAGE,
-    BodyKind.BYTES: PacketType.BYTES_MESSAGE,
-    BodyKind.MAP: PacketType.MAP_MESSAGE,
-    BodyKind.STREAM: PacketType.STREAM_MESSAGE,
-    BodyKind.OBJECT: PacketType.OBJECT_MESSAGE,
+    BodyKind.JSON: PacketType.TEXT_MESSAGE.value,
+    **{kind: number for number, kind in _BODY_KINDS.items()},
 }
 _SERIALIZED: Final = (BodyKind.MAP, BodyKind.STREAM, BodyKind.OBJECT)
 
