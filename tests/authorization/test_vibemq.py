@@ -36,6 +36,7 @@ from tests.authorization.matrix import (
 from tests.protocols.vibemq.harness import Peer
 from tests.support.api import PASSWORD
 from tests.support.broker import Reader
+from tests.support.offload import idle_large_deliveries
 
 DENIALS: Final = frozenset(
     {"AUTH_FAILED", "AUTH_REQUIRED", "FORBIDDEN", "NOT_AUTHENTICATED", "NOT_AUTHORIZED"}
@@ -60,7 +61,9 @@ class VibemqCell(Cell):
         transport = self.fixture.transport()
         access = self.fixture.open_with_login(transport, "vibemq")
         fixture: Any = self.fixture  # only attributes that all fixtures have
-        return Peer(fixture, transport, VibemqSession(transport, fixture.broker, access, options))
+        large = idle_large_deliveries()
+        session = VibemqSession(transport, fixture.broker, access, large, options)
+        return Peer(fixture, transport, session)
 
     def credentials(self, actor: Actor) -> dict[str, str]:
         """Return the headers of CONNECT."""

@@ -21,6 +21,7 @@ from sluicemq.server.session_factories import SessionFactories
 from tests.fuzz import corpus
 from tests.fuzz import jmq as jmq_corpus
 from tests.fuzz.mutations import mutate
+from tests.support.offload import idle_offload
 from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 
 HOSTILE_COUNT = 2
@@ -50,7 +51,9 @@ class SessionFixture(SessionHarness):
 
     def __init__(self) -> None:
         super().__init__()
-        self.session_factories = SessionFactories(self.broker, FixedProcess(), AUTHENTICATOR)
+        self.session_factories = SessionFactories(
+            self.broker, FixedProcess(), AUTHENTICATOR, idle_offload()
+        )
 
     def open(self, transport: Transport) -> Session:
         return self.open_as("auto", transport)

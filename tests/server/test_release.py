@@ -35,9 +35,11 @@ from sluicemq.server.input_budget import InputBudget
 from sluicemq.server.session_factories import AutoSession
 from tests.protocols.jmq.raw import basic
 from tests.server.test_connection import FakeEventLoopBatch, SocketTransport
+from tests.support.offload import idle_large_deliveries
 
 ACCESS: Final = Access(EVERYBODY)
 REPLIES: Final = ReplyAddresses(1)
+LARGE: Final = idle_large_deliveries()
 HELLO: Final = encode_packet(
     PacketType.HELLO, packets.A, 1, {"JMQProtocolLevel": 500}
 ) + encode_packet(
@@ -186,11 +188,11 @@ CASES: Final[dict[str, tuple[Callable[[Transport, ServerFixture], Session], tupl
         (b"POST / HTTP/1.0\r\nContent-Length: 3\r\n\r\nxxx",),
     ),
     "vibemq": (
-        lambda transport, server: VibemqSession(transport, server.broker, ACCESS),
+        lambda transport, server: VibemqSession(transport, server.broker, ACCESS, LARGE),
         (VIBEMQ_CONNECT, VIBEMQ_WORK, b"\0\x0f\0\0\0\1\x14"),
     ),
     "vibemq, not logged in": (
-        lambda transport, server: VibemqSession(transport, server.broker, ACCESS),
+        lambda transport, server: VibemqSession(transport, server.broker, ACCESS, LARGE),
         (b"\0\0\xff\0\0\1\x14" + bytes(5000),),
     ),
     "jmq": (
@@ -203,13 +205,13 @@ CASES: Final[dict[str, tuple[Callable[[Transport, ServerFixture], Session], tupl
     ),
     "auto": (
         lambda transport, server: AutoSession(
-            transport, lambda _: VibemqSession(transport, server.broker, ACCESS)
+            transport, lambda _: VibemqSession(transport, server.broker, ACCESS, LARGE)
         ),
         (VIBEMQ_CONNECT, VIBEMQ_WORK, b"\0\x0f\0\0\0\1\x14"),
     ),
     "auto, nothing recognised": (
         lambda transport, server: AutoSession(
-            transport, lambda _: VibemqSession(transport, server.broker, ACCESS)
+            transport, lambda _: VibemqSession(transport, server.broker, ACCESS, LARGE)
         ),
         (b"\0",),
     ),
@@ -226,11 +228,11 @@ CASES: Final[dict[str, tuple[Callable[[Transport, ServerFixture], Session], tupl
         (b"x\r\n" + bytes(5000),),
     ),
     "vibemq, bad input": (
-        lambda transport, server: VibemqSession(transport, server.broker, ACCESS),
+        lambda transport, server: VibemqSession(transport, server.broker, ACCESS, LARGE),
         (VIBEMQ_CONNECT, b"\0\0\1\0\1" + b"\x1f\x8b" + bytes(5000)),
     ),
     "vibemq, too large": (
-        lambda transport, server: VibemqSession(transport, server.broker, ACCESS),
+        lambda transport, server: VibemqSession(transport, server.broker, ACCESS, LARGE),
         (b"\0\x0f\0\0\0" + bytes(5000),),
     ),
     "jmq, bad input": (

@@ -14,6 +14,7 @@ from sluicemq.security.access import OPEN, Access
 from tests.protocols.msglite.harness import Peer as MsglitePeer
 from tests.protocols.phpmq.harness import Peer as PhpmqPeer
 from tests.protocols.vibemq.harness import Peer as VibemqPeer
+from tests.support.offload import idle_large_deliveries
 from tests.support.sessions import RecordedTransport, SessionHarness
 
 TEMPORARY = Address(Kind.QUEUE, "temporary_destination://queue/127.0.0.1/4711/1")
@@ -39,9 +40,8 @@ class Harness(SessionHarness):
 
     def vibemq(self, access: Access | None = None) -> VibemqPeer:
         transport = RecordedTransport(self)
-        peer = VibemqPeer(
-            self, transport, VibemqSession(transport, self.broker, access or Access())
-        )
+        session = VibemqSession(transport, self.broker, access or Access(), idle_large_deliveries())
+        peer = VibemqPeer(self, transport, session)
         [reply] = peer.send(vibemq.Frame(vibemq.CONNECT, "hello"))
         assert reply.type == vibemq.CONNECT_ACK
         return peer

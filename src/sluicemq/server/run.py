@@ -259,11 +259,11 @@ class Server:
             broker,
             self,
             authenticator,
+            Offload(unpack_thread, budget),
             self.listeners,
             config.jmq,
             context,
             background_thread,
-            Offload(unpack_thread, budget),
             Notices(log.info, config.logging.notices_per_minute, time.monotonic).write,
         )
         metrics = Metrics(

@@ -237,23 +237,23 @@ class SessionFactories:
         broker: Broker,
         process: Process,
         authenticator: Authenticator,
+        large: Offload,
         listeners: Sequence[OpenListener] = (),
         jmq: JmqSettings | None = None,
         context: ApiContext | None = None,
         background: Background | None = None,
-        large: Offload | None = None,
         notify: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Create the factories of a broker.
 
-        `listeners` is the list of open listeners, which may grow. `context` is for HTTP, `large`
-        for large VibeMQ frames; `notify` logs warnings of sessions for the operator.
+        `large` is for large VibeMQ frames. `listeners` is the list of open listeners, which may
+        grow. `context` is for HTTP; `notify` logs warnings of sessions for the operator.
         """
         self._notify = notify
         self._broker = broker
         self._listeners = listeners
         self._jmq_settings = jmq or JmqSettings()
-        self._large = LargeDeliveries(large or Offload())
+        self._large = LargeDeliveries(large)
         self._coordinator = Coordinator(broker, background)
         self._authenticator = authenticator
         self._context = context
@@ -359,6 +359,7 @@ class SessionFactories:
             transport,
             self._broker,
             self._authenticator.open(transport, options, logs_in=True),
+            self._large,
             VibemqOptions(
                 durability=_durability(options, Durability.SYNC),
                 frame=options.max_frame_bytes
@@ -381,7 +382,6 @@ class SessionFactories:
                 block_timeout=round(options.block_timeout * 1000),
                 defaults=_queue_defaults(options),
             ),
-            self._large,
         )
 
     def _jms(self, options: Listener, transport: Transport, refused: bool) -> Session:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from sluicemq.broker import Destination, EngineSettings
@@ -15,41 +14,8 @@ from sluicemq.protocols.vibemq.large import LargeDeliveries, Offload
 from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.protocols.vibemq.wire import Decoder, Frame
 from sluicemq.security.access import Access
+from tests.support.offload import Budget, LoopBackground, ManualBackground
 from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
-
-
-class ManualBackground:
-    """Background threads whose work a test runs."""
-
-    def __init__(self) -> None:
-        self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
-
-    def submit(self, work: Callable[[], Any], callback: Callable[[Any], None]) -> Any:
-        self.jobs.append((work, callback))
-
-    def run(self) -> int:
-        """Run all submitted work; return the number of jobs."""
-        jobs, self.jobs = self.jobs, []
-        for work, callback in jobs:
-            callback(work())
-        return len(jobs)
-
-
-class Budget:
-    """Fake of `InputBudget` with reservations only."""
-
-    def __init__(self) -> None:
-        self.limit = 1 << 30
-        self.reserved = 0
-
-    def reserve(self, size: int) -> bool:
-        if self.reserved and self.reserved + size > self.limit:
-            return False
-        self.reserved += size
-        return True
-
-    def unreserve(self, size: int) -> None:
-        self.reserved -= size
 
 
 class Harness(SessionHarness):
@@ -63,12 +29,13 @@ class Harness(SessionHarness):
         self.large = LargeDeliveries(Offload(self.background, self.memory))
 
     def open(self, transport: Transport) -> VibemqSession:
-        return VibemqSession(transport, self.broker, self.access)
+        large = LargeDeliveries(Offload(LoopBackground(transport), self.memory))
+        return VibemqSession(transport, self.broker, self.access, large)
 
     def open_connection(self, options: SessionOptions | None = None) -> Peer:
         """Return a client that has not sent Connect."""
         transport = RecordedTransport(self)
-        session = VibemqSession(transport, self.broker, self.access, options, self.large)
+        session = VibemqSession(transport, self.broker, self.access, self.large, options)
         return Peer(self, transport, session)
 
     def run_until_idle(self) -> None:

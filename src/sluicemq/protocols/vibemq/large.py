@@ -92,9 +92,7 @@ class Offload:
 
     __slots__ = ("_background", "_memory", "_running", "_waiting")
 
-    def __init__(self, background: Background | None = None, memory: Memory | None = None) -> None:
-        """Without `background` jobs run at once on the event loop; without `memory` no memory is
-        reserved."""
+    def __init__(self, background: Background, memory: Memory) -> None:
         self._background = background
         self._memory = memory
         self._waiting: deque[OffloadedJob] = deque()
@@ -122,14 +120,11 @@ class Offload:
             if job.work is None:
                 self._waiting.popleft()
                 continue
-            if self._memory is not None and not self._memory.reserve(job.size):
+            if not self._memory.reserve(job.size):
                 return
             self._waiting.popleft()
             self._running += 1
-            if self._background is not None:
-                self._background.submit(job.run, partial(self._end, job))
-            else:
-                self._end(job, job.run())
+            self._background.submit(job.run, partial(self._end, job))
 
     def _end(self, job: OffloadedJob, result: object) -> None:
         self._running -= 1
@@ -139,8 +134,7 @@ class Offload:
             if callback is not None:
                 callback(result)
         finally:
-            if self._memory is not None:
-                self._memory.unreserve(job.size)
+            self._memory.unreserve(job.size)
             self._start_jobs()
 
 
@@ -246,7 +240,7 @@ class LargeDeliveries:
     ) -> None:
         """Call `on_encoded` with the key and the frame, or the exception of `encode`.
 
-        `size` is that of the message's body and headers. The call may happen before this returns.
+        `size` is that of the message's body and headers.
         """
         requests = self._requests.setdefault(key, [])
         requests.append(on_encoded)

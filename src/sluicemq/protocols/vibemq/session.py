@@ -55,7 +55,6 @@ from sluicemq.protocols.vibemq.large import (
     LARGE,
     LargeDeliveries,
     LargeFrame,
-    Offload,
     OffloadedJob,
     read_large,
 )
@@ -145,12 +144,10 @@ class VibemqSession:
         transport: Transport,
         broker: Broker,
         access: Access,
+        large: LargeDeliveries,
         options: SessionOptions | None = None,
-        large: LargeDeliveries | None = None,
     ) -> None:
-        """`large` is shared by all connections of a broker. Without it large frames are decoded and
-        encoded on the event loop."""
-        large = large or LargeDeliveries(Offload())
+        """`large` is shared by all connections of a broker."""
         options = options or SessionOptions()
         self._options = options
         login_limit = min(options.frame, options.login_bytes)
@@ -222,9 +219,8 @@ class VibemqSession:
         self, work: Callable[[], Result], callback: Callable[[Result | Exception], None], size: int
     ) -> None:
         """Run a job as `Offload.submit` does, for which further input waits."""
-        job = self._connection.large.offload.submit(work, partial(self._end_job, callback), size)
-        if job.callback is not None:
-            self._job = job
+        end = partial(self._end_job, callback)
+        self._job = self._connection.large.offload.submit(work, end, size)
 
     def _end_job(
         self, callback: Callable[[Result | Exception], None], result: Result | Exception
