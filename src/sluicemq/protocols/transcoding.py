@@ -33,6 +33,9 @@ from sluicemq.protocols.java import MAX_SIZE, inflate, json_of_map, json_of_stre
 _TEXT: Final = BodyKind.TEXT
 _JSON: Final = BodyKind.JSON
 _BYTES: Final = BodyKind.BYTES
+_MAP: Final = BodyKind.MAP
+_STREAM: Final = BodyKind.STREAM
+_OBJECT: Final = BodyKind.OBJECT
 
 COMPRESSION: Final = frozenset({COMPRESS, COMPRESSED_SIZE, UNCOMPRESSED_SIZE})
 """Properties that describe a body's form on a JMQ connection. Other protocols omit them."""
@@ -40,7 +43,6 @@ COMPRESSION: Final = frozenset({COMPRESS, COMPRESSED_SIZE, UNCOMPRESSED_SIZE})
 _ORIGINS_WITHOUT_TEXT: Final = frozenset({Origin.INTERNAL, Origin.PHPMQ, Origin.MSGLITE})
 """Origins whose BYTES bodies may be text, because their protocols do not distinguish."""
 
-_PARSED_KINDS: Final = frozenset({BodyKind.MAP, BodyKind.STREAM})
 _PARSING_WORK: Final = 32
 """Work of parsing a byte of a Java stream, relative to that of decompressing a byte."""
 
@@ -74,7 +76,7 @@ def content(message: Message) -> bytes:
     kind, body = _read(message)
     if kind is _JSON:
         return text_of_json(body)
-    return b64encode(body) if kind is BodyKind.OBJECT else body
+    return b64encode(body) if kind is _OBJECT else body
 
 
 def conversion_work(message: Message) -> int:
@@ -82,8 +84,9 @@ def conversion_work(message: Message) -> int:
 
     Ten kilobytes of a Java stream take about ten milliseconds.
     """
+    kind = message.kind
     size = expanded_size(message)
-    return _PARSING_WORK * size if message.kind in _PARSED_KINDS else size
+    return _PARSING_WORK * size if kind is _MAP or kind is _STREAM else size
 
 
 def text_of_json(body: bytes) -> bytes:
@@ -105,12 +108,12 @@ def _read(message: Message, limit: int = MAX_SIZE) -> tuple[BodyKind, bytes]:
     body = message.body
     try:
         body = expanded(message, limit)
-        if kind is BodyKind.MAP:
+        if kind is _MAP:
             return _JSON, json_of_map(body)
-        if kind is BodyKind.STREAM:
+        if kind is _STREAM:
             return _JSON, json_of_stream(body)
     except ProtocolError:
-        return BodyKind.OBJECT, body
+        return _OBJECT, body
     return kind, body
 
 
