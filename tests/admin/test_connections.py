@@ -22,6 +22,7 @@ from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.management.clients import ConnectionItem
 from sluicemq.model.access import ANONYMOUS, EVERYBODY
 from sluicemq.model.errors import ClientError, ConnectionLost
+from sluicemq.model.url import PROTOCOLS
 from sluicemq.protocols.transport import SessionInfo
 from tests.admin.context import StubConnectionRegistry, connection_item
 from tests.server.conftest import Start
@@ -267,6 +268,12 @@ async def test_list_is_paged_sorted_and_filtered(api_fixture: ApiFixture) -> Non
     assert await connection_ids(http_client, "filter=10.0.0.5") == [5]
     response = await http_client.request("GET", "/connections?limit=2&protocol=phpmq")
     assert response.json()["total"] == 6
+    for protocol in PROTOCOLS:
+        await connection_ids(http_client, f"protocol={protocol}")
+    response = await http_client.request("GET", "/connections?protocol=amqp")
+    assert response.json()["detail"].endswith(
+        f"in `protocol`; there are {', '.join(sorted(PROTOCOLS))}"
+    )
     for query in ("sort=password", "offset=-1", "limit=501", "order=up", "nothing=1"):
         response = await http_client.request("GET", f"/connections?{query}")
         assert (response.status, response.code) == (400, "bad-parameter"), query

@@ -171,7 +171,7 @@ def _choices(info: Type, path: Sequence[str]) -> list[str]:
             fields = (field for field in info.fields if field.encode_name == path[0])
             return [choice for field in fields for choice in _choices(field.type, path[1:])]
         case LiteralType() if not path:
-            return [str(value) for value in info.values]
+            return [str(value) for value in info.values if value != ""]  # "" selects all
         case EnumType() if not path:
             return [str(member.value) for member in info.cls]
     return []

@@ -39,6 +39,7 @@ from sluicemq.management.clients import (
     LIST_SUBSCRIPTIONS,
     LIST_TRANSACTIONS,
     ROLL_BACK_TRANSACTION,
+    ClientProtocol,
     CloseConnection,
     ConnectionItem,
     ConnectionQuery,
@@ -105,7 +106,7 @@ def list_connections(
         ),
     ] = None,
     protocol: Annotated[
-        str | None,
+        ClientProtocol | None,
         typer.Option("--protocol", metavar="NAME", help="Only this protocol: phpmq, jmq, ..."),
     ] = None,
 ) -> CommandResult:

@@ -14,6 +14,10 @@ from sluicemq.management.operation import ApiOperation, IdPath, Need, Page, Sort
 #
 # Operations on the connections of clients.
 
+ClientProtocol = Literal[
+    "auto", "http", "jmq", "msglite", "msglite-http", "phpmq", "phpmq-maintenance", "vibemq"
+]
+"""Protocol of a connection; `auto` until it is detected (`model.url.PROTOCOLS`)."""
 MAX_REASON: Final = 200
 """Maximum length of the reason for closing a connection, in characters."""
 
@@ -27,7 +31,9 @@ class ConnectionQuery(SortedPageQuery, kw_only=True, frozen=True):
             description="Only connections with this text in the peer's address, user or client ID."
         ),
     ] = ""
-    protocol: Annotated[str, Meta(description="Only connections with this protocol.")] = ""
+    protocol: Annotated[
+        ClientProtocol | Literal[""], Meta(description="Only connections with this protocol.")
+    ] = ""
     sort: Literal[
         "id",
         "protocol",
