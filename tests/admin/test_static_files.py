@@ -17,7 +17,6 @@ from sluicemq.admin.static_files import (
     INDEX,
     MEDIA,
     POLICY,
-    StaticFile,
     StaticFiles,
     load_static_files,
 )
@@ -269,9 +268,6 @@ def test_changed_content_changes_the_version(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(static_files, "_read", lambda: contents)
     after: StaticFiles = static_files.load_static_files.__wrapped__()
     assert after.version != before.version
-    changed_file: StaticFile = after.files["app.js"]
-    assert changed_file.tag != before.files["app.js"].tag
-    assert after.files["dom.js"].tag == before.files["dom.js"].tag
 
 
 def test_first_page_loads_few_small_files() -> None:

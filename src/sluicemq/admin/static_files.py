@@ -4,9 +4,9 @@
     /console/    the page; browsers revalidate it each time
     /console/{version}/{file}    all other files; browsers may cache them for ever
 
-`version` is a hash of all files. Modules import each other by relative paths, so all loaded files
-have the same version, and a browser with a filled cache requests one file only. The files contain
-no data of the broker; the console gets all data from the API.
+`version` is a hash of all files, and the ETag of each. Modules import each other by relative paths,
+so all loaded files have the same version, and a browser with a filled cache requests one file only.
+The files contain no data of the broker; the console gets all data from the API.
 """
 
 from __future__ import annotations
@@ -65,7 +65,6 @@ class StaticFile(NamedTuple):
     media: str
     content: bytes
     packed: bytes
-    tag: str
 
 
 class StaticFiles(NamedTuple):
@@ -84,7 +83,11 @@ def load_static_files() -> StaticFiles:
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
     version = digest.hexdigest()[:16]
     contents[INDEX] = contents[INDEX].replace(b"{version}", version.encode())
-    return StaticFiles(version, {name: _file(name, content) for name, content in contents.items()})
+    files = {
+        name: StaticFile(MEDIA[name.rpartition(".")[2]], content, gzip.compress(content, mtime=0))
+        for name, content in contents.items()
+    }
+    return StaticFiles(version, files)
 
 
 def _read() -> dict[str, bytes]:
@@ -94,12 +97,6 @@ def _read() -> dict[str, bytes]:
         for path in root.rglob("*.*")
         if path.suffix[1:] in MEDIA
     }
-
-
-def _file(name: str, content: bytes) -> StaticFile:
-    packed = gzip.compress(content, mtime=0)
-    tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
-    return StaticFile(MEDIA[name.rpartition(".")[2]], content, packed, tag)
 
 
 class ConsoleFile(msgspec.Struct, frozen=True):
@@ -142,26 +139,26 @@ class ConsoleService:
         """GET /console/{*rest}"""
         rest = parameters.rest
         if not rest:
-            return _send(call, self._files.files[INDEX], REVALIDATE)
+            return self._send(call, INDEX, REVALIDATE)
         version, _, name = rest.partition("/")
-        file = self._files.files.get(name)
-        if version != self._files.version or file is None or name == INDEX:
+        if version != self._files.version or name not in self._files.files or name == INDEX:
             raise ApiError(404, "not-found", "the console has no such file")
-        return _send(call, file, IMMUTABLE)
+        return self._send(call, name, IMMUTABLE)
 
-
-def _send(call: Call, file: StaticFile, cache_control: str) -> Response:
-    headers = {
-        **HEADERS,
-        "Cache-Control": cache_control,
-        "ETag": file.tag,
-        "Vary": "Accept-Encoding",
-    }
-    request_headers = call.request.headers
-    if file.tag in request_headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=headers)
-    content = file.content
-    if _ACCEPTS_GZIP.search(request_headers.get("accept-encoding", "")):
-        content = file.packed
-        headers["Content-Encoding"] = "gzip"
-    return Response(content, headers=headers, media_type=file.media)
+    def _send(self, call: Call, name: str, cache_control: str) -> Response:
+        tag = f'"{self._files.version}"'
+        headers = {
+            **HEADERS,
+            "Cache-Control": cache_control,
+            "ETag": tag,
+            "Vary": "Accept-Encoding",
+        }
+        request_headers = call.request.headers
+        if tag in request_headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        file = self._files.files[name]
+        content = file.content
+        if _ACCEPTS_GZIP.search(request_headers.get("accept-encoding", "")):
+            content = file.packed
+            headers["Content-Encoding"] = "gzip"
+        return Response(content, headers=headers, media_type=file.media)
