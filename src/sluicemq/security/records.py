@@ -100,6 +100,10 @@ class UserRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     updated: int
 
 
+NO_USER: Final = UserRecord(created=0, updated=0)
+"""Record of a user that does not exist: without a password, digest and permissions."""
+
+
 class Database(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All users and roles. `changed_by` is the author of the last change, for the audit log."""
 
@@ -110,9 +114,7 @@ class Database(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def rights(self, name: str) -> tuple[Permission, ...]:
         """Return a user's own permissions and those of its roles; () for an unknown user."""
-        user = self.users.get(name)
-        if user is None:
-            return ()
+        user = self.users.get(name, NO_USER)
         return user.permissions + tuple(
             permission for role in user.roles for permission in self.roles[role]
         )
@@ -252,13 +254,11 @@ class UserSnapshot:
 
     def hash_of(self, name: str) -> str:
         """Return the password hash of a user; one that no password matches if there is none."""
-        user = self.database.users.get(name)
-        return (user.password if user is not None else "") or UNMATCHABLE_HASH
+        return self.database.users.get(name, NO_USER).password or UNMATCHABLE_HASH
 
     def digest_of(self, name: str) -> str:
         """Return the digest form of a user; "" if there is none."""
-        user = self.database.users.get(name)
-        return user.digest if user is not None else ""
+        return self.database.users.get(name, NO_USER).digest
 
     def token_owner(self, fingerprint: str, now: float) -> str:
         """Return the user of a token; "" if unknown or expired (seconds since the epoch)."""
