@@ -14,7 +14,6 @@ import resource
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from operator import add, attrgetter
 from pathlib import Path
 from time import perf_counter
@@ -378,8 +377,9 @@ async def _write(
 #
 # Metrics of the process, from the operating system and from Python.
 
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
-_PAGE: Final = resource.getpagesize()
+_STARTED: Final = round(time.time(), 2)
+"""Start time of the process. Read once, because clock adjustments would move a computed one and
+look like a restart."""
 
 
 @dataclass(slots=True, eq=False)
@@ -406,26 +406,16 @@ def usage() -> dict[Family, float]:
     """Return the CPU time, the start time, the memory, the threads and the open files of the
     process; empty on systems other than Linux."""
     try:
-        line = Path("/proc/self/stat").read_text()
-        files = len(os.listdir("/proc/self/fd")) - 1  # one of them reads the directory
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return {
+            PROCESS["cpu"]: time.process_time(),
+            PROCESS["resident"]: pages * resource.getpagesize(),
+            PROCESS["started"]: _STARTED,
+            PROCESS["threads"]: len(os.listdir("/proc/self/task")),
+            PROCESS["files"]: len(os.listdir("/proc/self/fd")) - 1,  # without the one listed here
+        }
     except OSError:
         return {}
-    # the name of the program comes before and may contain anything
-    fields = line.rpartition(")")[2].split()
-    return {
-        PROCESS["cpu"]: (int(fields[11]) + int(fields[12])) / _TICKS,
-        PROCESS["resident"]: int(fields[21]) * _PAGE,
-        PROCESS["started"]: round(_booted() + int(fields[19]) / _TICKS, 2),
-        PROCESS["threads"]: int(fields[17]),
-        PROCESS["files"]: files,
-    }
-
-
-@cache
-def _booted() -> float:
-    """Return the start time of the system. Read once, because clock adjustments would move it and
-    look like a restart of the process."""
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def add_process(exposition: Exposition, pauses: Pauses) -> None:
