@@ -964,6 +964,17 @@ def test_an_address_cannot_fill_the_audit_log(
     assert audit.counts["denied"] == MAX_PER_MINUTE + 9
 
 
+def test_refused_changes_cannot_fill_the_audit_log(
+    fixture: AuthenticatorFixture, log: list[dict[str, Any]]
+) -> None:
+    audit = fixture.authenticator.audit
+    for result in ("403", "done"):
+        for _ in range(MAX_PER_MINUTE + 1):
+            audit.log_change("10.0.0.1:5", "anna", "purgeDestination", "POST /purge", result)
+    assert [entry["result"] for entry in log].count("403") == MAX_PER_MINUTE
+    assert [entry["result"] for entry in log].count("done") == MAX_PER_MINUTE + 1
+
+
 def test_many_addresses_cannot_fill_the_audit_log(
     fixture: AuthenticatorFixture, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

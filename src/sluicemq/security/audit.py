@@ -3,9 +3,10 @@
 Each event is one line of the logger `sluicemq.audit`, regardless of `logging.level`. The last lines
 are kept in memory for the HTTP API.
 
-Clients can cause failed and refused logins and denied operations without a valid login. So that
-they cannot fill the disk, an address causes MAX_PER_MINUTE lines of such an event per minute at
-most. The first entry after that minute is preceded by a line with the number of omitted ones.
+Clients can cause failed and refused logins, denied operations and refused changes without any
+permission. So that they cannot fill the disk, an address causes MAX_PER_MINUTE lines of such an
+event per minute at most. The first entry after that minute is preceded by a line with the number of
+omitted ones.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class Audit:
     def log_change(self, peer: str, user: str, action: str, operation: str, result: str) -> None:
         """Log a requested change: the id of the operation, and what was requested; `result` is
         `done` or the reason for the refusal."""
-        self._write(
+        write = self._write if result == "done" else self._write_limited
+        write(
             "change",
             peer=peer,
             user=user or ANONYMOUS_USER,
