@@ -134,6 +134,19 @@ def unknown_choice(option: str, kind: str, word: str, known: Collection[str]) ->
     return UsageError(f"{option}: there is no {kind} {word!r}; {suggestion(word, known)}")
 
 
+def choice_of(option: str, kind: str, known: Collection[str]) -> Callable[[str], str]:
+    """Return the parser of an option whose value is one of the known words, in any letter case;
+    for typer."""
+
+    def parse(word: str) -> str:
+        word = word.lower()
+        if word not in known:
+            raise unknown_choice(option, kind, word, known)
+        return word
+
+    return parse
+
+
 def check_number(value: float | None) -> float | None:
     """Return the value of an option; for typer. Raises BadParameter for NaN, which is within any
     limits."""

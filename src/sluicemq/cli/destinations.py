@@ -30,6 +30,7 @@ from sluicemq.cli.console import (
     UsageError,
     age,
     cell,
+    choice_of,
     number,
     pairs,
     printable,
@@ -240,7 +241,13 @@ def list_destinations(
         str, typer.Argument(metavar="[PATTERN]", help="Only names that match: orders.*")
     ] = "",
     sort: Annotated[
-        str, typer.Option("--sort", metavar="COLUMN", help="Column to sort by, largest first.")
+        str,
+        typer.Option(
+            "--sort",
+            metavar="COLUMN",
+            parser=choice_of("--sort", "column", _SORTABLE),
+            help="Column to sort by, largest first.",
+        ),
     ] = "name",
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=0, help="Maximum number of rows; 0 = all.")
@@ -253,8 +260,6 @@ def list_destinations(
     ] = None,
 ) -> CommandResult:
     """List destinations with their statistics."""
-    if sort not in _SORTABLE:
-        raise unknown_choice("--sort", "column", sort, _SORTABLE)
     query = DestinationQuery(
         kind=kind_name(kind), filter=filter_names(pattern), temporary=temporary
     )

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 import msgspec
 import typer
@@ -18,6 +18,7 @@ from sluicemq.cli.api import Api, CommandResult
 from sluicemq.cli.console import (
     Column,
     UsageError,
+    choice_of,
     err,
     moment,
     number,
@@ -25,7 +26,6 @@ from sluicemq.cli.console import (
     printable,
     quantity,
     size,
-    unknown_choice,
 )
 from sluicemq.cli.destinations import address_in, display_name
 from sluicemq.management.clients import LIST_SUBSCRIPTIONS, SubscriptionQuery
@@ -46,7 +46,7 @@ from sluicemq.management.messages import (
 from sluicemq.model.destination import Address, Kind
 from sluicemq.server.settings import Unit
 
-STATES: Final[tuple[MessageState, ...]] = ("ready", "unacked", "scheduled")
+_STATES: Final = get_args(MessageState)
 MAX_LISTED_FAILURES: Final = 10
 """Number of failed messages that are reported individually."""
 
@@ -59,11 +59,12 @@ SelectorOption = Annotated[
     typer.Option("--selector", metavar="TEXT", help="Messages that match: \"colour = 'red'\"."),
 ]
 StateOption = Annotated[
-    str | None,
+    MessageState,
     typer.Option(
         "--state",
         metavar="STATE",
-        help=f"Messages in state {', '.join(STATES)}; default: {STATES[0]}.",
+        parser=choice_of("--state", "state", _STATES),
+        help=f"Messages in state {', '.join(_STATES)}.",
     ),
 ]
 AllFlag = Annotated[bool, typer.Option("--all", help="All messages.")]
@@ -82,17 +83,16 @@ def select(
     selector: str | None,
     everything: bool,
     limit: int,
-    state: str | None = None,
+    state: MessageState = "ready",
     subscription: str | None = None,
 ) -> MessageActionRequest:
     """Return the request for an operation on messages: those with `ids` in any state, or those in
     `state` that match `selector`, or all in `state`. Raises UsageError for another selection."""
     if bool(ids) + (selector is not None) + everything != 1:
         raise UsageError("select messages by their ids, by --selector or by --all")
-    selected_state = check_state(state)
     if ids:
-        selected_state = "ready"  # ids select messages of any state
-    elif selected_state == "unacked":
+        state = "ready"  # ids select messages of any state
+    elif state == "unacked":
         raise UsageError("unacked messages are selected by their ids: sluicemq messages list")
     return MessageActionRequest(
         action=action,
@@ -100,18 +100,9 @@ def select(
         selector=selector or "",
         all=everything,
         subscription=subscription or "",
-        state=selected_state,
+        state=state,
         limit=limit,
     )
-
-
-def check_state(state: str | None) -> MessageState:
-    """Return the state of that name, the first one by default. Raises UsageError if it is
-    unknown."""
-    for candidate in STATES:
-        if state in (None, candidate):
-            return candidate
-    raise unknown_choice("--state", "state", state or "", STATES)
 
 
 def subscription_name(

@@ -34,9 +34,9 @@ from sluicemq.cli.console import (
     ItemTable,
     UsageError,
     body_fields,
+    choice_of,
     number,
     size,
-    unknown_choice,
 )
 from sluicemq.cli.destinations import (
     DefaultListGroup,
@@ -58,7 +58,6 @@ from sluicemq.cli.message_options import (
     StateOption,
     SubscriptionOption,
     body_preview,
-    check_state,
     describe,
     details,
     parse_milliseconds,
@@ -115,7 +114,7 @@ def list_messages(
     api: Api,
     name: DestinationArgument,
     selector: SelectorOption = None,
-    state: StateOption = None,
+    state: StateOption = "ready",
     subscription: SubscriptionOption = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="Page size.")] = 50,
     offset: Annotated[int, typer.Option("--offset", min=0, help="Number of messages to skip.")] = 0,
@@ -129,7 +128,7 @@ def list_messages(
     query = MessageQuery(
         address=address,
         selector=selector or "",
-        state=check_state(state),
+        state=state,
         subscription=subscription_name(api, address, subscription),
         limit=limit,
         offset=offset,
@@ -191,7 +190,12 @@ def publish(
     file: FilesOption = None,
     kind: Annotated[
         str | None,
-        typer.Option("--kind", metavar="KIND", help="text, json or bytes; default: detected."),
+        typer.Option(
+            "--kind",
+            metavar="KIND",
+            parser=choice_of("--kind", "kind", get_args(PublishedKind)),
+            help="text, json or bytes; default: detected.",
+        ),
     ] = None,
     prop: Annotated[
         list[str] | None,
@@ -215,18 +219,18 @@ def publish(
     type_: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="JMSType.")] = None,
     message_id: Annotated[str | None, typer.Option("--message-id", metavar="ID")] = None,
     durability: Annotated[
-        str | None, typer.Option("--durability", metavar="HOW", help="sync, lazy or none.")
+        str | None,
+        typer.Option(
+            "--durability",
+            metavar="HOW",
+            parser=choice_of("--durability", "durability", get_args(PublishedDurability)),
+            help="sync, lazy or none.",
+        ),
     ] = None,
 ) -> CommandResult:
     """Send messages from the arguments, from files, or standard input as one message. Prints their
     ids."""
     address = address_of(name)
-    for option, title, word, known in (
-        ("--kind", "kind", kind, get_args(PublishedKind)),
-        ("--durability", "durability", durability, get_args(PublishedDurability)),
-    ):
-        if word is not None and word not in known:
-            raise unknown_choice(option, title, word, known)
     common: dict[str, Any] = {
         "body_kind": kind,
         "properties": parse_properties(prop or []),
@@ -264,7 +268,7 @@ def delete(
     ids: IdsArgument = None,
     selector: SelectorOption = None,
     everything: AllFlag = False,
-    state: StateOption = None,
+    state: StateOption = "ready",
     limit: LimitOption = 0,
     subscription: SubscriptionOption = None,
     yes: YesFlag = False,
@@ -284,7 +288,7 @@ def move(
     ids: IdsArgument = None,
     selector: SelectorOption = None,
     everything: AllFlag = False,
-    state: StateOption = None,
+    state: StateOption = "ready",
     limit: LimitOption = 0,
     subscription: SubscriptionOption = None,
     yes: YesFlag = False,
@@ -306,7 +310,7 @@ def copy(
     ids: IdsArgument = None,
     selector: SelectorOption = None,
     everything: AllFlag = False,
-    state: StateOption = None,
+    state: StateOption = "ready",
     limit: LimitOption = 0,
     subscription: SubscriptionOption = None,
 ) -> CommandResult:
@@ -322,7 +326,7 @@ def redeliver(
     ids: IdsArgument = None,
     selector: SelectorOption = None,
     everything: AllFlag = False,
-    state: StateOption = None,
+    state: StateOption = "ready",
     limit: LimitOption = 0,
     subscription: SubscriptionOption = None,
 ) -> CommandResult:

@@ -36,6 +36,7 @@ from sluicemq.cli.console import (
     ItemTable,
     age,
     check_number,
+    choice_of,
     moment,
     number,
     out,
@@ -45,7 +46,6 @@ from sluicemq.cli.console import (
     show,
     size,
     sparkline,
-    unknown_choice,
 )
 from sluicemq.cli.destinations import address_in
 from sluicemq.clients.http import HttpRefusal
@@ -407,7 +407,13 @@ def top(
         ),
     ] = "",
     sort: Annotated[
-        str, typer.Option("--sort", metavar="COLUMN", help="Column to sort by, largest first.")
+        str,
+        typer.Option(
+            "--sort",
+            metavar="COLUMN",
+            parser=choice_of("--sort", "column", VIEWS["1"].sorts),
+            help="Column to sort by, largest first.",
+        ),
     ] = "publish_rate",
     interval: Annotated[
         float,
@@ -425,10 +431,8 @@ def top(
     ] = 0,
 ) -> CommandResult:
     """Watch the broker's queues and topics, connections and consumers. `q` or Ctrl-C ends it."""
-    view = VIEWS["1"]
-    if sort not in view.sorts:
-        raise unknown_choice("--sort", "column", sort, view.sorts)
-    state = ViewState(view, sort, sort == "name", "" if pattern == "*" else pattern, 1, interval)
+    name_filter = "" if pattern == "*" else pattern
+    state = ViewState(VIEWS["1"], sort, sort == "name", name_filter, 1, interval)
     console = out()
     if not console.is_terminal:
         for done in _times(count):

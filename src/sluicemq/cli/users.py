@@ -34,7 +34,7 @@ from sluicemq.cli.api import (
     query_command,
     utf8_error,
 )
-from sluicemq.cli.console import Column, UsageError, err, moment, quantity, unknown_choice
+from sluicemq.cli.console import Column, UsageError, choice_of, err, moment, quantity
 from sluicemq.cli.destinations import DefaultListGroup
 from sluicemq.cli.location import (
     BrokerLocation,
@@ -539,6 +539,7 @@ def grant(
         list[str],
         typer.Argument(
             metavar="OPERATION...",
+            parser=choice_of("OPERATION", "operation", (*Operation, ALL)),
             help=f"{', '.join(Operation)}, or {ALL}.",
             show_default=False,
         ),
@@ -550,7 +551,7 @@ def grant(
     ] = False,
 ) -> CommandResult:
     """Grant operations on destinations; replaces an existing grant for exactly that pattern."""
-    operations = _operations(operation)
+    operations = [item for item in Operation if item in operation or ALL in operation]
     body = PermissionRequest(pattern=pattern, operations=operations, ignore_case=ignore_case)
     granting: ApiOperation[NamedBody[PermissionRequest], Any] = (
         GRANT_ROLE_PERMISSION if role else GRANT_USER_PERMISSION
@@ -650,15 +651,6 @@ def unassign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> Comm
     """Remove a role from a user."""
     accounts.call(WITHDRAW_ROLE, AssignedRole(name=user, role=role))
     return CommandResult({"unassigned": role, "user": user}, f"{user} has no role {role} any more.")
-
-
-def _operations(words: list[str]) -> list[Operation]:
-    names = [*map(str, Operation), ALL]
-    requested = [word.lower() for word in words]
-    for word in requested:
-        if word not in names:
-            raise unknown_choice("OPERATION", "operation", word, names)
-    return [operation for operation in Operation if ALL in requested or str(operation) in requested]
 
 
 def _permission_rows(
