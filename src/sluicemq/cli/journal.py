@@ -28,6 +28,7 @@ from sluicemq.cli.console import (
     Column,
     JsonFlag,
     body_fields,
+    choice_of,
     err,
     escape_bytes,
     moment,
@@ -36,7 +37,6 @@ from sluicemq.cli.console import (
     printable,
     quantity,
     size,
-    unknown_choice,
 )
 from sluicemq.cli.location import BrokerLocation, load_flags
 from sluicemq.journal import FileJournal
@@ -73,6 +73,7 @@ BODY_PREVIEW: Final = 60
 """Maximum number of characters of a body in a line of `dump`."""
 MAX_NUMBERS: Final = 8
 """Maximum number of elements of a list in such a line."""
+_RECORD_TYPES: Final = {record_type.name.lower(): record_type for record_type in RecordType}
 
 app = typer.Typer(
     help="Check, dump and compact the journal, manage retention slots.",
@@ -104,7 +105,13 @@ def dump(
     directory: DirectoryArgument = None,
     since: Annotated[int, typer.Option("--from", min=0, help="First sequence number.")] = 0,
     types: Annotated[
-        list[str] | None, typer.Option("--type", help="Only records of this type; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--type",
+            metavar="TYPE",
+            parser=choice_of("--type", "type", _RECORD_TYPES),
+            help="Only records of this type; repeatable.",
+        ),
     ] = None,
     queue: Annotated[
         str | None, typer.Option("--queue", help="Only records of this queue.")
@@ -133,7 +140,7 @@ def dump(
     entries = dump_journal(
         locate(directory),
         sequence=since,
-        types=[_record_type(name) for name in types or ()],
+        types=[_RECORD_TYPES[name] for name in types or ()],
         address=address,
         reference=message,
     )
@@ -336,13 +343,6 @@ def _report_text(report: InspectionReport, journal_dir: Path) -> str:
     if not report.problems:
         lines.append("No damage.")
     return "\n".join(lines)
-
-
-def _record_type(name: str) -> RecordType:
-    names = [record_type.name.lower() for record_type in RecordType]
-    if name.lower() not in names:
-        raise unknown_choice("--type", "type", name, names)
-    return RecordType[name.upper()]
 
 
 def _plain(value: Any) -> Any:
