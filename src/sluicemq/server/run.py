@@ -106,7 +106,6 @@ class Server:
         self.exit_code = 0
         self._batch: EventLoopBatch | None = None
         self._stop = asyncio.Event()
-        self._stop_requested = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reload = asyncio.Event()
         self._started = self._maintained = time.monotonic()
@@ -117,28 +116,27 @@ class Server:
         self.lag = Histogram()
 
     def stop(self, number: int, frame: FrameType | None) -> None:
-        """Start the shutdown (signal handler). Signals after the first are ignored.
+        """Start the shutdown (signal handler). Signals after the first have no effect.
 
         A handler of the event loop is not sufficient: it ends with the loop, before the process.
         """
-        if not self._stop_requested:
-            self._stop_requested = True
-            self._set_from_signal(self._stop)
+        self._set_from_signal(self._stop)
 
     def reload(self, number: int, frame: FrameType | None) -> None:
         """Reload the certificates (signal handler, as `stop`)."""
         self._set_from_signal(self._reload)
 
     def _set_from_signal(self, event: asyncio.Event) -> None:
-        if self._loop is not None:
+        """Set an event in the next iteration of the event loop, or now if it does not run yet."""
+        if self._loop is None:
+            event.set()
+        else:
             with suppress(RuntimeError):  # the loop has been closed: the broker has stopped
                 self._loop.call_soon_threadsafe(event.set)
 
     async def run(self) -> int:
         """Start, serve until `stop` is called, shut down, and return the exit code."""
         self._loop = loop = asyncio.get_running_loop()
-        if self._stop_requested:
-            self._stop.set()
         self.config.broker.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         journal = self._open_journal(loop)
         try:
