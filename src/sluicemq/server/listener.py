@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import os
 import socket
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -38,8 +39,8 @@ class OpenListener:
         """Create a closed listener."""
         self.admission = admission
         self.options = admission.options
-        self._servers: list[asyncio.Server] = []
-        self._tls_acceptor: TlsAcceptor | None = None
+        self._accepting = AsyncExitStack()
+        """Closes what accepts connections, and removes the file of a Unix socket."""
         self.tls: Tls | None = None
         """None without TLS, and before `open`."""
 
@@ -50,20 +51,19 @@ class OpenListener:
         if self.options.url.tls:
             self.tls = Tls(self.options)
         sockets = await bind(self.options)
-        if not self.options.url.path:
+        if self.url.path:
+            self._accepting.callback(Path(self.url.path).unlink, missing_ok=True)
+        else:
             port = sockets[0].getsockname()[1]
             self.admission.url = self.options.url._replace(port=port)
         if self.tls is not None:
-            self._tls_acceptor = TlsAcceptor(self.admission, self._connect, self.tls, sockets)
-        elif self.url.path:
-            self._servers.append(
-                await loop.create_unix_server(self._connect, sock=sockets[0], backlog=BACKLOG)
-            )
+            tls_acceptor = TlsAcceptor(self.admission, self._connect, self.tls, sockets)
+            self._accepting.push_async_callback(tls_acceptor.close)
         else:
+            create_server = loop.create_unix_server if self.url.path else loop.create_server
             for server_socket in sockets:
-                self._servers.append(
-                    await loop.create_server(self._connect, sock=server_socket, backlog=BACKLOG)
-                )
+                server = await create_server(self._connect, sock=server_socket, backlog=BACKLOG)
+                self._accepting.callback(server.close)
         log.info("listening", url=str(self.url))
 
     @property
@@ -91,19 +91,9 @@ class OpenListener:
 
     async def stop_accepting(self) -> None:
         """Close the listening sockets; connections stay."""
-        if not self._servers and self._tls_acceptor is None:
-            return
         for connection in list(self.admission.refusals):
             connection.abort("the broker stops")
-        servers, self._servers = self._servers, []
-        for server in servers:
-            server.close()
-        tls_acceptor, self._tls_acceptor = self._tls_acceptor, None
-        if tls_acceptor is not None:
-            await tls_acceptor.close()
-        if self.url.path:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.url.path)
+        await self._accepting.aclose()
 
 
 async def bind(options: Listener) -> list[socket.socket]:
