@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from itertools import count
+from bisect import bisect_left
 
 import pytest
 from hypothesis import given, settings
@@ -126,15 +126,17 @@ PARTS = [
 
 def largest_selector(part: str, separator: str) -> str:
     """Join copies of `part`, as many as the limits accept."""
-    text = part
-    for number in count(2):
-        longer_text = separator.join([part] * number)
+
+    def is_refused(copies: int) -> bool:
         try:
-            compile_selector(longer_text, LIMITS)
+            compile_selector(separator.join([part] * copies), LIMITS)
         except SelectorError:
-            return text
-        text = longer_text
-    raise AssertionError
+            return True
+        return False
+
+    # the index of the first refused number is the last accepted one; a copy has a node or more
+    copies = bisect_left(range(1, 514), True, key=is_refused)
+    return separator.join([part] * copies)
 
 
 @pytest.mark.parametrize("separator", [" OR ", " AND ", " AND NOT "])
