@@ -20,6 +20,7 @@ import pytest
 from sluicemq.admin.app import HEADERS
 from sluicemq.admin.caller import COOKIE, CSRF_HEADER
 from sluicemq.admin.endpoints import SMALL_BYTES, Endpoint
+from sluicemq.cli.local import LocalBroker
 from sluicemq.management.operation import Need
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind
@@ -345,10 +346,15 @@ async def test_scripts_in_names_are_never_rendered(api_fixture: ApiFixture) -> N
 # --- paths -----------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    with LocalBroker(tmp_path_factory.mktemp("broker"), [PHPMQ, HTTP]) as broker:
+        yield broker
+
+
 @pytest.mark.parametrize("base", ["/console", "/api/v1/journal/segments", "/api/v1/journal/slots"])
-def test_paths_lead_to_no_other_file(start: Start, base: str) -> None:
+def test_paths_lead_to_no_other_file(broker: LocalBroker, base: str) -> None:
     """Path traversal returns no other file."""
-    broker = start(HTTP)
     (broker.directory / "secret").write_text("do not show")
     suffixes = (
         "../secret",
@@ -404,9 +410,8 @@ async def test_oversized_bodies_are_rejected(api_fixture: ApiFixture) -> None:
             assert response.headers["connection"] == "close"
 
 
-def test_deep_and_wide_documents_are_rejected_quickly(start: Start) -> None:
+def test_deep_and_wide_documents_are_rejected_quickly(broker: LocalBroker) -> None:
     """Small JSON documents that are expensive to parse."""
-    broker = start(HTTP)
     bodies = [b"[" * 60_000, b'{"a":' * 12_000, b'{"user":"' + b"\\u0000" * 10_000 + b'"}']
     bodies += [b"{%s}" % b",".join(b'"%d":0' % n for n in range(6000)), b"1" * 60_000, b"\xff\xfe"]
     with Client(broker.port("http")) as client:
@@ -417,9 +422,8 @@ def test_deep_and_wide_documents_are_rejected_quickly(start: Start) -> None:
         assert time.monotonic() - before < TIMEOUT
 
 
-def test_slow_http_does_not_delay_other_clients(start: Start) -> None:
+def test_slow_http_does_not_delay_other_clients(broker: LocalBroker) -> None:
     """Many requests that never end; test_http_session.py tests their time limits."""
-    broker = start(PHPMQ, HTTP)
     port = broker.port("http")
     connections = []
     for number in range(200):
@@ -457,9 +461,8 @@ def test_oversized_head_is_rejected_early(start: Start) -> None:
         assert broker.status()["resident_memory_bytes"] < before + 4_000_000
 
 
-def test_only_the_file_system_identifies_an_owner(start: Start) -> None:
+def test_only_the_file_system_identifies_an_owner(broker: LocalBroker) -> None:
     """The admin socket belongs to its owner; no header makes another client an owner."""
-    broker = start(HTTP)
     assert (broker.directory / "admin.sock").stat().st_mode & 0o777 == 0o600
     with Client(broker.port("http")) as client:
         for headers in ({"X-Forwarded-For": "unix"}, {"Forwarded": "for=unix"}):

@@ -20,6 +20,7 @@ from sluicemq.admin.static_files import (
     StaticFiles,
     load_static_files,
 )
+from sluicemq.cli.local import LocalBroker
 from tests.server.conftest import Start
 from tests.support.http import HTTP, Response
 
@@ -45,9 +46,10 @@ def request(
     return Response(response.status, received_headers, response.read())
 
 
-@pytest.fixture
-def port(start: Start) -> int:
-    return start(HTTP).port("http")
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with LocalBroker(tmp_path_factory.mktemp("broker"), [HTTP]) as broker:
+        yield broker.port("http")
 
 
 def load_modules() -> dict[str, str]:

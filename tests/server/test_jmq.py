@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,18 @@ from tests.support.polling import wait_until
 JMQ = "jmq://127.0.0.1:0"
 
 
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """The broker of the tests that neither configure nor stop it; each has its own queues."""
+    with LocalBroker(tmp_path_factory.mktemp("broker"), [JMQ]) as broker:
+        yield broker
+
+
 # --- the port mapper ----------------------------------------------------------------------------
 
 
-def test_port_mapper_lists_its_own_port(start: Start) -> None:
-    port = start(JMQ).port("jmq")
+def test_port_mapper_lists_its_own_port(broker: LocalBroker) -> None:
+    port = broker.port("jmq")
     assert ask_port_mapper(port) == [
         "101 sluicemq 301",
         f"portmapper tcp PORTMAPPER {port}",
@@ -67,9 +75,8 @@ def test_port_mapper_timeout_of_zero_waits_for_request(start: Start) -> None:
         assert client.recv(4096).startswith(b"101 ")
 
 
-def test_port_mapper_leaves_close_to_client(start: Start) -> None:
+def test_port_mapper_leaves_close_to_client(broker: LocalBroker) -> None:
     """Like Open MQ's broker: the side that closes first keeps the port in TIME_WAIT."""
-    broker = start(JMQ)
     with socket.create_connection(("127.0.0.1", broker.port("jmq")), 30) as client:
         client.sendall(b"101\n")
         while client.recv(4096):
@@ -79,8 +86,7 @@ def test_port_mapper_leaves_close_to_client(start: Start) -> None:
         client.sendall(b"and more\n")
 
 
-def test_other_protocols_are_rejected(start: Start) -> None:
-    broker = start(JMQ)
+def test_other_protocols_are_rejected(broker: LocalBroker) -> None:
     with socket.create_connection(("127.0.0.1", broker.port("jmq")), 30) as client:
         client.sendall(b"GET / HTTP/1.0\r\n\r\n")
         assert client.recv(100) == b""
@@ -110,11 +116,11 @@ def test_auto_listener_detects_port_mapper_request(start: Start) -> None:
 # --- the service --------------------------------------------------------------------------------
 
 
-def test_message_round_trip_on_port_of_port_mapper(start: Start) -> None:
-    port = start(JMQ).port("jmq")
+def test_message_round_trip_on_port_of_port_mapper(broker: LocalBroker) -> None:
+    port = broker.port("jmq")
     with RawJmq.login(port) as sender, RawJmq.login(port) as receiver:
-        assert status_of(receiver.consume("q")) == Status.OK
-        assert sender.send("q", b"hello") == Status.OK
+        assert status_of(receiver.consume("round-trip")) == Status.OK
+        assert sender.send("round-trip", b"hello") == Status.OK
         message = receiver.receive()
         assert message.body == b"hello"
         assert receiver.acknowledge(message) == Status.OK
@@ -244,10 +250,9 @@ def test_metrics_topic_of_queue(start: Start) -> None:
         assert len(numbers) < 30
 
 
-def test_metrics_destination_list(start: Start) -> None:
+def test_metrics_destination_list(broker: LocalBroker) -> None:
     """The topic mq.metrics.destination_list publishes immediately."""
-    port = start(JMQ).port("jmq")
-    with RawJmq.login(port) as client:
+    with RawJmq.login(broker.port("jmq")) as client:
         assert client.send("orders", b"1234") == Status.OK
         client.consume("mq.metrics.destination_list", DestType.TOPIC)
         queues: Any = loads_map(client.receive().body)
@@ -279,14 +284,22 @@ def add_user(broker: LocalBroker, name: str, password: str, *rules: str, digest:
     store.change(lambda database: records.add_user(database, name, record), "the test")
 
 
-@pytest.fixture
-def users_broker(start: Start) -> LocalBroker:
-    """A broker with users, one listener for each way to log in."""
-    block = {"SLUICEMQ_AUTH__LOGIN_BACKOFF": "1min"}
-    broker = start(JMQ, "auto://127.0.0.1:0?authentication=digest", environment=block)
+def add_anna_and_bert(broker: LocalBroker) -> None:
     add_user(broker, "anna", "right", "orders.*: produce consume browse", digest=True)
     add_user(broker, "bert", "other", "orders.*: consume", digest=False)
-    return broker
+
+
+@pytest.fixture(scope="module")
+def users_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """A broker with users, one listener for each way to log in."""
+    broker = LocalBroker(
+        tmp_path_factory.mktemp("broker"),
+        [JMQ, "auto://127.0.0.1:0?authentication=digest"],
+        environment={"SLUICEMQ_AUTH__MAX_LOGIN_FAILURES": "100"},  # the tests share its count
+    )
+    add_anna_and_bert(broker)
+    with broker:
+        yield broker
 
 
 def digest_login(client: RawJmq, user: str, password: str) -> int:
@@ -308,14 +321,16 @@ def digest_login(client: RawJmq, user: str, password: str) -> int:
         ("", "", Status.INVALID_LOGIN),
     ],
 )
-def test_basic_logins(users_broker: LocalBroker, user: str, password: str, status: Status) -> None:
-    with RawJmq(users_broker.port("jmq")) as client:
+def test_basic_logins(start: Start, user: str, password: str, status: Status) -> None:
+    broker = start(JMQ)
+    add_anna_and_bert(broker)
+    with RawJmq(broker.port("jmq")) as client:
         _, request = client.hello()
         assert request.properties["JMQAuthType"] == "basic"
         assert status_of(client.authenticate(basic(user, password))) == status
         if status is not Status.OK:
             assert client.is_closed_by_broker()
-    wait_for_log(users_broker, f"user={user}" if user else "login")
+    wait_for_log(broker, f"user={user}" if user else "login")
 
 
 @pytest.mark.parametrize(
@@ -381,14 +396,17 @@ def test_malformed_login_is_rejected(users_broker: LocalBroker, block: str, body
         assert client.is_closed_by_broker()
 
 
-def test_repeated_failed_logins_are_blocked(users_broker: LocalBroker) -> None:
+def test_repeated_failed_logins_are_blocked(start: Start) -> None:
+    broker = start(JMQ, environment={"SLUICEMQ_AUTH__LOGIN_BACKOFF": "1min"})
+    add_anna_and_bert(broker)
+    port = broker.port("jmq")
     statuses = []
     for _ in range(11):
-        with RawJmq(users_broker.port("jmq")) as client:
+        with RawJmq(port) as client:
             client.hello()
             statuses.append(status_of(client.authenticate(basic("anna", "wrong"))))
     assert statuses == [Status.INVALID_LOGIN] * 10 + [Status.FORBIDDEN]
-    with RawJmq(users_broker.port("jmq")) as client:
+    with RawJmq(port) as client:
         client.hello()
         reply = client.authenticate(basic("anna", "right"))
         assert status_of(reply) == Status.FORBIDDEN
@@ -450,13 +468,12 @@ def test_passwords_are_requested_if_there_are_tokens(start: Start, tmp_path: Pat
         assert client.send("anything", b"m") == Status.OK
 
 
-def test_long_selectors_are_compiled_off_the_event_loop(start: Start) -> None:
-    broker = start(JMQ)
+def test_long_selectors_are_compiled_off_the_event_loop(broker: LocalBroker) -> None:
     longest = " OR ".join(["colour = '" + "x" * 200 + f"{n:03}'" for n in range(37)])
     assert 8000 < len(longest) <= 8192
-    destination = {"JMQDestination": "q", "JMQDestType": int(DestType.QUEUE)}
+    destination = {"JMQDestination": "selected", "JMQDestType": int(DestType.QUEUE)}
     with RawJmq.login(broker.port("jmq")) as client, RawJmq.login(broker.port("jmq")) as other:
-        assert client.send("q", b"m") == Status.OK
+        assert client.send("selected", b"m") == Status.OK
         browse = {**destination, "JMQSelector": longest}
         client.send_bytes(encode_packet(PacketType.BROWSE, A, 901, browse))
         client.send_bytes(encode_packet(PacketType.BROWSE, A, 902, destination))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import stat
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,41 +78,42 @@ def test_default_phpmq_listener_serves_clients_without_ttl(start: Start) -> None
         assert frame[2] == b"body"
 
 
-def test_auto_listener_serves_several_protocols(start: Start) -> None:
-    broker = start("auto://127.0.0.1:0")
-    port = broker.port("auto")
-    with BlockingClient(MsgliteClient.connect, port=port) as sender:
-        sender.send("a", b"hello", timeout=60)
-        with BlockingClient(PhpmqClient.connect, port=port) as consumer:
-            consumer.subscribe("a", 1)
+@pytest.fixture(scope="module")
+def auto_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with LocalBroker(tmp_path_factory.mktemp("broker"), ["auto://127.0.0.1:0"]) as broker:
+        yield broker.port("auto")
+
+
+def test_auto_listener_serves_several_protocols(auto_port: int) -> None:
+    with BlockingClient(MsgliteClient.connect, port=auto_port) as sender:
+        sender.send("several", b"hello", timeout=60)
+        with BlockingClient(PhpmqClient.connect, port=auto_port) as consumer:
+            consumer.subscribe("several", 1)
             message = consumer.receive(30)
             assert message.body == b"hello"
             message.ack()
 
 
-def test_auto_listener_closes_unknown_binary_protocols(start: Start) -> None:
-    port = start("auto://127.0.0.1:0").port("auto")
+def test_auto_listener_closes_unknown_binary_protocols(auto_port: int) -> None:
     for first in (b"\x1b\xff\xe3\xc2" + bytes(68), b"\xff" * 100, b"H01abc02"):
-        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        with socket.create_connection(("127.0.0.1", auto_port), timeout=30) as client:
             client.sendall(first)
             assert client.recv(100) == b""
 
 
-def test_auto_listener_rejects_unknown_text_with_error_line(start: Start) -> None:
-    port = start("auto://127.0.0.1:0").port("auto")
+def test_auto_listener_rejects_unknown_text_with_error_line(auto_port: int) -> None:
     for first, quoted in (
         (b"hello\r\n", b"hello"),
         (b"EHLO example.org\r\n", b"EHLO"),
         (b"AMQP\0\0\x09\x01", b"AMQP\\x00\\x00"),  # without the end of a line
     ):
-        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        with socket.create_connection(("127.0.0.1", auto_port), timeout=30) as client:
             client.sendall(first)
             assert client.makefile("rb").read() == b"- unknown command '%b'\r\n" % quoted
 
 
-def test_auto_listener_serves_http(start: Start) -> None:
-    port = start("auto://127.0.0.1:0").port("auto")
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+def test_auto_listener_serves_http(auto_port: int) -> None:
+    with socket.create_connection(("127.0.0.1", auto_port), timeout=30) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n":
             client.sendall(bytes([byte]))
@@ -120,9 +122,8 @@ def test_auto_listener_serves_http(start: Start) -> None:
     assert b'"version"' in answer
 
 
-def test_single_bytes_are_detected(start: Start) -> None:
-    port = start("auto://127.0.0.1:0").port("auto")
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+def test_single_bytes_are_detected(auto_port: int) -> None:
+    with socket.create_connection(("127.0.0.1", auto_port), timeout=30) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in b"> 1 9 a\r\nx\r\n< 1 a\r\n":
             client.sendall(bytes([byte]))
