@@ -75,8 +75,6 @@ def convert_distinct(
         except InvalidValue as error:
             reasons[len(values)] = str(error)
             values.append(missing)
-    if len(values) == 1 and not reasons and not encoded.null_count:
-        return repeat(values[0], len(column))
     indices = encoded.indices.fill_null(len(values)).to_pylist()
     values.append(missing)
     if reasons:
@@ -339,13 +337,10 @@ class Converter:
         texts = column.fill_null(self._options.destination.name)
         names: Iterable[str | bytes] = convert_distinct(texts, errors, _name, "")
         # the option's topic applies only to rows without a destination
-        defaults: Iterable[bool] = repeat(False)
-        if self._options.destination.kind is Kind.TOPIC:
-            defaults = column.is_null().to_pylist()
+        is_topic = self._options.destination.kind is Kind.TOPIC
+        defaults = [is_topic and is_null for is_null in column.is_null().to_pylist()]
         kinds = columns.get("destination_kind")
-        if kinds is None:
-            return names, defaults
-        topics = convert_distinct(kinds, errors, _topic, None)
+        topics = repeat(None) if kinds is None else convert_distinct(kinds, errors, _topic, None)
         return names, [
             default if topic is None else topic
             for topic, default in zip(topics, defaults, strict=False)
