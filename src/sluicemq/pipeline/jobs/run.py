@@ -71,7 +71,7 @@ MAX_ATTEMPTS: Final = 10
 MAX_PAUSE: Final = 60.0
 
 QUERIES: Final = {"gold": ("gold",), "tables": ("bronze", "silver")}
-"""Tables of each query."""
+"""Layers of events that each query writes."""
 
 LEASE_MS: Final = 60_000
 SINGLE_WRITER: Final = ("s3a",)
@@ -144,14 +144,14 @@ class BatchProgress:
 class RunningQuery:
     """Running query of QUERIES, or of the definition's tables.
 
-    names    its layers; empty for the definition's tables
+    layers   of events that it writes; empty for the definition's tables
     rows     events written since the start
     written  batches that were written and are possibly not committed yet
     batch_error  error of its batch, because the JVM passes on only its text
     """
 
     name: str
-    names: list[str]
+    layers: list[str]
     rows: int = 0
     written: deque[tuple[int, BatchResult]] = field(default_factory=deque)
     batch_error: Exception | None = None
@@ -204,8 +204,11 @@ class Supervisor:
         self._job = job
         self._on_progress = on_progress
         self._stop = stop or threading.Event()
-        names = {name: [t for t in tables if t in job.tables] for name, tables in QUERIES.items()}
-        self._queries = [RunningQuery(name, tables) for name, tables in names.items() if tables]
+        requested = {
+            name: [layer for layer in layers if layer in job.tables]
+            for name, layers in QUERIES.items()
+        }
+        self._queries = [RunningQuery(name, layers) for name, layers in requested.items() if layers]
         if job.definition.tables or job.definition.gold:
             self._queries.append(RunningQuery(_typed_name(job.definition), []))
 
@@ -253,7 +256,7 @@ class Supervisor:
 
     @property
     def _rows(self) -> int:
-        return min((query.rows for query in self._queries if query.names), default=0)
+        return min((query.rows for query in self._queries if query.layers), default=0)
 
     def _options(self, query: RunningQuery) -> dict[str, str]:
         job = self._job
@@ -269,9 +272,9 @@ class Supervisor:
         if query.name != "gold" and job.tables_interval:
             options["minOffsetsPerTrigger"] = str(job.max_rows)
             options["maxTriggerDelay"] = f"{round(job.tables_interval * 1000)}ms"
-        if query.names == ["gold"]:
+        if query.layers == ["gold"]:
             options["columns"] = ",".join(GOLD_INPUT)
-        elif not query.names:
+        elif not query.layers:
             patterns = dict.fromkeys(table.destination for table in job.definition.tables)
             options["subscribePattern"] = subscription(patterns)
             options["events"] = "published,relocated"
@@ -286,7 +289,7 @@ class Supervisor:
         start = "earliest" if end < 0 else str(end + 1)
         query.batch_error = None
         checkpoint = Checkpoint(self._spark, lake.checkpoint(query.name))
-        write_batch = writer.write if query.names else self._write_typed
+        write_batch = writer.write if query.layers else self._write_typed
 
         def write(events: DataFrame, batch: int) -> None:
             try:
@@ -343,7 +346,7 @@ class Supervisor:
         # long tasks must leave processors to the short ones of gold
         parallel = self._spark.sparkContext.defaultParallelism
         tasks = max(1, parallel // 2) if is_local(self._spark) else 0
-        writer = LakeWriter(self._spark, lake, journal, query.names, self._job.watermark, tasks)
+        writer = LakeWriter(self._spark, lake, journal, query.layers, self._job.watermark, tasks)
         ends = writer.ends
         checkpoint = Checkpoint(self._spark, lake.checkpoint(query.name))
         end = checkpoint.end()
