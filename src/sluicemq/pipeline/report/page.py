@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from importlib import resources
 from pathlib import Path
 from typing import Final
@@ -18,6 +17,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 import sluicemq
+from sluicemq.journal.files import write_atomically
 from sluicemq.pipeline.report import formatting
 from sluicemq.pipeline.report.charts import COLOURS, Drawings, Size, charts, draw, extent, sparkline
 from sluicemq.pipeline.report.figures import MINUTE, ReportFigures
@@ -81,12 +81,7 @@ def write(report: ReportFigures, path: Path) -> None:
     """Write the page atomically: a reader of `path` gets the old or the new page."""
     page = render(report)
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(page, "utf-8", newline="\n")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_atomically(path, page.encode(), mode=0o644)
 
 
 def _chart(
