@@ -266,12 +266,8 @@ def build(
     if rows.num_rows:
         batch = pa.concat_batches(rows.to_batches())
         _fill(report, batch, top)
-        _, reason, number = _entries(batch["dead_letter_reasons"])
-        reasons = pa.table({"reason": reason, "count": number}).group_by("reason")
-        summed = reasons.aggregate([("count", "sum")])
-        counts = dict(
-            zip(*(summed[name].to_pylist() for name in ("reason", "count_sum")), strict=True)
-        )
+        _, texts, numbers = _entries(batch["dead_letter_reasons"])
+        counts = numbers.to_pandas().groupby(texts.to_pandas()).sum().to_dict()
     report.reasons = _reasons(counts, [] if dead_letters is None else dead_letters.to_pylist())
     return report
 
