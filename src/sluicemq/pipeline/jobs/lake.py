@@ -53,6 +53,8 @@ SCHEMES: Final = ("file", "s3a", "abfss", "abfs", "gs", "hdfs")
 """Schemes of a lake's URI."""
 
 _SCHEME: Final = re.compile("([A-Za-z][A-Za-z0-9+.-]+):/")
+_APPLICATION: Final = re.compile("sluicemq/(?P<broker>[^/]+)/(?P<source>[^/]+)")
+"""Application of a broker's writes, see Lake.application."""
 _BROKER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
@@ -233,10 +235,5 @@ class Lake:
 
 def journals(applications: Iterable[str]) -> dict[str, str]:
     """Return the journal of each broker, from the applications of a table's tags."""
-    journal_by_broker = {}
-    for application in applications:
-        prefix, _, rest = application.partition("/")
-        broker, _, journal = rest.rpartition("/")
-        if prefix == "sluicemq":
-            journal_by_broker[broker] = journal
-    return journal_by_broker
+    matches = map(_APPLICATION.fullmatch, applications)
+    return {match["broker"]: match["source"] for match in matches if match}

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import HadoopPath, LakeTable
-from sluicemq.pipeline.jobs.lake import TABLES, Lake
+from sluicemq.pipeline.jobs.lake import TABLES, Lake, journals
 from sluicemq.pipeline.report import figures
 from sluicemq.pipeline.report.charts import write_pngs
 from sluicemq.pipeline.report.page import write
@@ -67,7 +67,7 @@ def report_lake(
     existing = lake.tables(spark)
     present = {name: existing[name] for name in TABLES if name in existing}
     progress("state of the lake")
-    state = _state(spark, present) if present else None
+    state = _state(spark, lake, present) if present else None
     progress("traffic")
     gold, anomalies, dead_letters = GOLD.empty_table(), None, None
     if "gold.traffic" in present:
@@ -123,7 +123,7 @@ def _examples(dead_letters: DataFrame) -> DataFrame:
     )
 
 
-def _state(spark: SparkSession, tables: Mapping[str, LakeTable]) -> figures.LakeState:
+def _state(spark: SparkSession, lake: Lake, tables: Mapping[str, LakeTable]) -> figures.LakeState:
     table_states = []
     for name, table in tables.items():
         details = table.details(spark)
@@ -137,9 +137,9 @@ def _state(spark: SparkSession, tables: Mapping[str, LakeTable]) -> figures.Lake
                 "changed": details.lastModified,
             }
         )
-    gold = tables.get("gold.traffic")
+    tags = lake.gold.tags(spark)
     progress = []
-    for application, tag in sorted(gold.tags(spark).items()) if gold is not None else ():
-        broker = application.removeprefix("sluicemq/").rpartition("/")[0]
-        progress.append((broker or application, tag.version, tag.written))
+    for broker, journal in sorted(journals(tags).items()):
+        tag = tags[Lake(lake.location, broker).application(journal)]
+        progress.append((broker, tag.version, tag.written))
     return figures.LakeState(tuple(table_states), tuple(progress))
