@@ -97,8 +97,13 @@ class LakeWriter:
             if end >= last:
                 continue
             if layer == "silver" and self._appended > last:
-                self._check_rest_is_kept(last)
-                continue
+                if "bronze" in self._layers:
+                    continue  # a later batch takes the rest of the interrupted one from bronze
+                raise ConfigurationError(
+                    f"a batch ends with the record {last}, but an interrupted one has added "
+                    f"messages to silver up to {self._appended}: set --max-rows and --max-bytes at "
+                    "least as high as before"
+                )
             before = time.perf_counter()
             rows, start = events, first
             if layer == "silver" and "bronze" in self._layers:
@@ -131,18 +136,6 @@ class LakeWriter:
                 result.oldest, result.newest = _time(facts["oldest"]), _time(facts["newest"])
         self._newest = max(filter(None, (self._newest, result.newest)), default=None)
         return result
-
-    def _check_rest_is_kept(self, last: int) -> None:
-        """Check that silver gets the events of a batch that is shorter than an interrupted one.
-
-        Raises ConfigurationError without bronze, from which a later batch takes them.
-        """
-        if "bronze" not in self._layers:
-            raise ConfigurationError(
-                f"a batch ends with the record {last}, but an interrupted one has added messages "
-                f"to silver up to {self._appended}: set --max-rows and --max-bytes at least as "
-                "high as before"
-            )
 
     # A batch without rows for a table is committed, too: its tag is the progress of the table.
 
