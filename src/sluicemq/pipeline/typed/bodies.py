@@ -196,19 +196,8 @@ def _parse_json(
         f.to_json(f.try_parse_json("_text")),  # its numbers are at most DOUBLE
         lambda text, schema: f.from_json(text, schema, _TOKENS),
     )
-    record_type = t.StructType([*columns.fields, t.StructField(_CORRUPT, t.StringType())])
-    exact = f.from_json(bounded, record_type, _STRICT)
-    variants = _variants(record_type)
-    frame = frame.withColumns(
-        {
-            "_object": f.from_json("_text", variants, _STRICT) if variants else exact,
-            "_keys": f.coalesce(f.expr(_FIELDS), f.expr(_NO_FIELDS)),
-        }
-    )
-    if variants:
-        frame = frame.withColumn("_plain", f.struct(*map(_plain_value, record_type)))
-        plain = _all_plain(record_type)
-        frame = frame.withColumn("_object", f.when(plain, f.col("_plain")).otherwise(exact))
+    keys = f.coalesce(f.expr(_FIELDS), f.expr(_NO_FIELDS))
+    frame = _with_object(frame.withColumn("_keys", keys), columns, bounded)
     # Each alias may refer to those before it.
     frame = frame.select(
         "*",
@@ -227,10 +216,12 @@ def _parse_json(
     utf8 = ~_contains(columns, _REPLACED) | f.is_valid_utf8("_text")
     good = valid & ~twice & ~_infinite(columns) & utf8 & ~unpaired & ~misread
     raw = f.when(~f.col("_good"), f.from_json("_text", "MAP<STRING, STRING>", _TOKENS))
-    reasons = [_type_error(field, f.col("_raw")[field.name]) for field in columns]
-    for index, field in enumerate(columns):
-        if isinstance(field.dataType, (t.ArrayType, t.MapType, t.StructType)):
-            reasons[index] = _nested_type_error(field, bounded)
+    reasons = [
+        _nested_type_error(field, bounded)
+        if isinstance(field.dataType, (t.ArrayType, t.MapType, t.StructType))
+        else _type_error(field, f.col("_raw")[field.name])
+        for field in columns
+    ]
     no_object = f.json_object_keys("_text").isNull() & f.try_parse_json("_text").isNotNull()
     reason = _reason(
         {
@@ -250,6 +241,21 @@ def _parse_json(
         raw.alias("_raw"),
         reason.alias("_reason"),
     )
+
+
+def _with_object(frame: DataFrame, columns: t.StructType, text: Column) -> DataFrame:
+    """Add `_object`, the values of a JSON object as a structure of the columns.
+
+    The values for DECIMAL are those of `text`; see `_variants`."""
+    record_type = t.StructType([*columns.fields, t.StructField(_CORRUPT, t.StringType())])
+    exact = f.from_json(text, record_type, _STRICT)
+    variants = _variants(record_type)
+    if variants is None:
+        return frame.withColumn("_object", exact)
+    frame = frame.withColumn("_object", f.from_json("_text", variants, _STRICT))
+    frame = frame.withColumn("_plain", f.struct(*map(_plain_value, record_type)))
+    plain = f.when(_all_plain(record_type), f.col("_plain"))
+    return frame.withColumn("_object", plain.otherwise(exact))
 
 
 def _parse_csv(frame: DataFrame, columns: t.StructType) -> DataFrame:
