@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 NO_TIME: Final = -1
-"""Value of an unknown time."""
 
 _MAX_BLOCK: Final = 16 << 20
 """Maximum size of a packet or block in bytes; a greater length is invalid."""

@@ -31,7 +31,6 @@ REPORTED: Final = ("tls", "phpmq-maintenance", "http", "msglite-http", "jmq-port
 """Protocols that are reported and not decoded."""
 
 PORTS: Final = {protocol.port: name for name, protocol in PROTOCOLS.items() if protocol.port}
-"""Default ports of the protocols."""
 
 HIDDEN: Final = "***"
 """Replacement for passwords."""
@@ -173,8 +172,6 @@ class Codec(ABC):
 
 
 class PhpmqCodec(Codec):
-    """Codec of PHPMQ."""
-
     name = "phpmq"
     signature = re.compile(rb"H(?=01\d{5}(?:\r?\n)?P\d{31})")
 
@@ -223,8 +220,6 @@ class PhpmqCodec(Codec):
 
 
 class MsgliteCodec(Codec):
-    """Codec of msglite."""
-
     name = "msglite"
     # commands without numbers are too short to be accepted except at the beginning of a line
     signature = re.compile(
@@ -284,8 +279,6 @@ _VIBEMQ_FRAMES: Final = {
 
 
 class VibemqCodec(Codec):
-    """Codec of VibeMQ."""
-
     name = "vibemq"
     # a length below 16 MiB, then a plain body of version 1 with a known type and an id of less than
     # 256 bytes, or a body with the mark of gzip or Brotli
@@ -351,8 +344,6 @@ class _JmqDecoder(jmq.Decoder):
 
 
 class JmqCodec(Codec):
-    """Codec of JMQ."""
-
     name = "jmq"
     signature = re.compile(re.escape(MAGIC.to_bytes(4, "big")) + rb"(?:\x01\x2d|\0\xc8|\0\x67)")
 

@@ -21,7 +21,6 @@ from sluicemq.pipeline.decode.streams import decode_file
 from sluicemq.pipeline.session import cached
 
 MAX_ERROR_TEXTS: Final = 100
-"""Maximum number of errors in a summary."""
 
 
 def _files_in(paths: Iterable[str | Path]) -> list[str]:

@@ -64,7 +64,6 @@ _MAX_CONNECTIONS: Final = 20_000
 _RAW_PIECE: Final = 256 << 10
 """Bytes read at once from a log of raw bytes."""
 _DETECTION_BYTES: Final = 16 << 10
-"""Number of bytes of a connection that are examined."""
 
 _BEGINNINGS: Final = {
     "tls": re.compile(rb"[\x14-\x17]\x03[\0-\x04]"),
@@ -272,7 +271,6 @@ class Flow:
         )
 
     def add(self, chunks: Iterable[Chunk]) -> None:
-        """Add the next bytes."""
         for chunk in chunks:
             if chunk.missing:
                 self._skip(chunk)

@@ -59,10 +59,8 @@ COLUMNS: Final = (
 )
 """Columns of gold that a report needs."""
 TOP: Final = 25
-"""Number of destinations with a row of their own."""
 MAX_REASONS: Final = 20
 MAX_EXAMPLES: Final = 3
-"""Maximum number of examples of each reason."""
 MAX_ANOMALIES: Final = 50
 BODY_CHARACTERS: Final = 300
 """Maximum number of characters of a body in an example."""

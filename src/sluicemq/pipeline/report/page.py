@@ -28,7 +28,6 @@ FILES: Final = resources.files("sluicemq.pipeline.report")
 
 
 def render(report: ReportFigures) -> str:
-    """Return the page."""
     environment = Environment(
         autoescape=True,
         # the report's own markup is not a plain string

@@ -24,7 +24,6 @@ from sluicemq.pipeline.options import (
 )
 
 DEAD_LETTERS: Final = "sluicemq.sink.dlq"
-"""Default dead-letter queue (option deadLetterQueue)."""
 PART_BYTES: Final = 16 * 1024 * 1024
 PART_ROWS: Final = 16_384
 

@@ -149,12 +149,10 @@ class BatchRecords:
 
     @cached_property
     def _records_are_rows(self) -> bool:
-        """True if each record is one row."""
         return bool((self.counts == 1).all()) and not selection.IS_LIST[self.codes].any()
 
     @cached_property
     def rows(self) -> int:
-        """Number of rows."""
         return self.records.count if self._records_are_rows else int(self.counts.sum())
 
     def _repeat_per_row(self, column: Column) -> Column:

@@ -53,7 +53,6 @@ class RecordColumns:
 
     @property
     def count(self) -> int:
-        """Number of records."""
         return len(self["sequence"])
 
     def __getitem__(self, name: str) -> Column:
@@ -111,7 +110,6 @@ def _signed(column: Column) -> Column:
 # The index of a sealed segment is verified; here the CRC of each record is checked instead.
 
 BLOCK_RECORDS: Final = 8192
-"""Maximum number of records of one block."""
 BLOCK_BYTES: Final = 8 << 20
 
 Report = Callable[[int, int], None]
@@ -274,7 +272,6 @@ class Names:
         self._allowed_flags = np.zeros(0, np.bool_)
 
     def add(self, addresses: Mapping[int, Address]) -> None:
-        """Add destinations."""
         if addresses:
             self.addresses.update(addresses)
             self._build_lookups()

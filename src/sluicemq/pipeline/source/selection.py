@@ -71,7 +71,6 @@ LIST_HEAD: Final = 8
 
 
 def event_codes(records: RecordColumns) -> Column:
-    """Return the event code of each record."""
     types = records["type"]
     if records.count and types[0] == RecordType.MESSAGE and bool((types == types[0]).all()):
         # usual for segments without deliveries, and ten times as fast
@@ -84,7 +83,6 @@ def event_codes(records: RecordColumns) -> Column:
 
 
 def row_counts(records: RecordColumns, codes: Column) -> Column:
-    """Return the number of rows of each record."""
     counts = np.ones(records.count, np.int64)
     lists = np.flatnonzero(IS_LIST[codes])
     if len(lists):

@@ -26,7 +26,6 @@ INFER: Final = "infer"
 QUARANTINE: Final = "_quarantine"
 TOMBSTONES: Final = "_tombstones"
 MAX_NAME: Final = 63
-"""Characters of a table's name."""
 RESERVED_TABLES: Final = frozenset({"messages"})
 """Tables of silver that the pipeline itself writes."""
 RESERVED_GOLD: Final = frozenset({"traffic", "anomalies", "typed_counts"})
@@ -195,7 +194,6 @@ _TYPE_ERRORS: Final[dict[Any, str]] = {
     _NAMES: 'must be a list of different texts such as ["id"]',
     _SECTIONS: "must be an array of tables: write it as [[{path}]]",
 }
-"""Error of a value of a wrong type."""
 
 _FILE: Final = {"table": _SECTIONS, "gold": _SECTIONS}
 _TABLE: Final = {
@@ -250,7 +248,6 @@ class _Section:
                 self.problem(key, self._type_error(key, value, kind))
 
     def _type_error(self, key: str, value: object, kind: Any) -> str:
-        """Return the error of a value of a wrong type."""
         if kind not in _TYPE_ERRORS:
             names = [str(name) for name in kind]
             return f"there is no {key} {value!r}; {suggestion(str(value), names)}"

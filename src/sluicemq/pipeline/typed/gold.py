@@ -87,7 +87,6 @@ def refresh_gold(spark: SparkSession, definition: Definition, lake: Lake) -> Non
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error of Spark."""
     return str(error).strip().split("\n")[0]
 
 
@@ -167,8 +166,6 @@ def _key_problem(gold: GoldTable, plan: Any) -> str | None:
 
 
 class _GoldWriter:
-    """Refreshes one gold table."""
-
     def __init__(self, spark: SparkSession, gold: GoldTable, lake: Lake, awaited: Set[str]) -> None:
         """`awaited` are tables, besides silver's, that the query waits for."""
         self._spark = spark
