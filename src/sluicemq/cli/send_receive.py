@@ -412,13 +412,11 @@ def with_login(
             raise UsageError("the URL contains the user; leave out --user and the files")
         return url
     login = find_credentials(user, password_file, token_file, str(url))
-    options: tuple[tuple[str, str], ...] = ()
-    if login.token:
-        # with any user name, the password may be a token
-        options = ("username", "token"), ("password", login.token)
-    elif login.user:
-        options = ("username", login.user), ("password", login.password)
-    return url._replace(options=(*url.options, *options))
+    # with any user name, the password may be a token
+    user, password = ("token", login.token) if login.token else (login.user, login.password)
+    if not user:
+        return url
+    return url._replace(options=(*url.options, ("username", user), ("password", password)))
 
 
 # --- `sluicemq send` and `receive` ----------------------------------------------------------------
@@ -475,14 +473,13 @@ def send(
         # an animation would erase the lines that are being typed
         _progress("sending", total, quiet=lines and sys.stdin.isatty()) as progress,
     ):
-        task = progress.tasks[0].id
         given_bodies = ([body] for body in read_bodies(bodies or [], file or []))
         for group in _lines() if lines else given_bodies:
             for batch in _batches(group, count):
                 connection.send(batch, int(time_to_live))
                 sent += len(batch)
                 size += sum(map(len, batch))
-                progress.update(task, completed=sent)
+                progress.update(progress.task_ids[0], completed=sent)
         connection.confirm()
     if as_json:
         elapsed = time.monotonic() - started
@@ -524,7 +521,6 @@ def receive(
         connect(target, connect_timeout, count) as connection,
         _progress("receiving", count or None, quiet=sys.stdout.isatty()) as progress,
     ):
-        task = progress.tasks[0].id
         while not count or received < count:
             batch = connection.receive(receive_timeout, count - received if count else BATCH)
             if not batch:
@@ -537,7 +533,7 @@ def receive(
             finally:
                 connection.acknowledge(written_messages)
             received += len(batch)
-            progress.update(task, completed=received)
+            progress.update(progress.task_ids[0], completed=received)
     if not received:
         period = (
             f" within {format_quantity(receive_timeout, Unit.SECONDS)}" if receive_timeout else ""
@@ -606,7 +602,8 @@ def _batches(bodies: Iterable[bytes], count: int) -> Iterator[list[bytes]]:
 
 
 def _progress(description: str, total: int | None, *, quiet: bool = False) -> Progress:
-    """Show a bar on standard error if that is a terminal and there is progress to show."""
+    """Return a bar with one task, shown on standard error if that is a terminal and there is
+    progress to show."""
     console = err()
     progress = Progress(
         SpinnerColumn(),
