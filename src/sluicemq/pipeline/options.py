@@ -133,9 +133,9 @@ def own_options(raw_options: Mapping[str, str], option_names: Container[str]) ->
         and not name.startswith(OPTION_PREFIX)
         and (name in option_names or OPTION_PREFIX + name in option_by_name)
     }
-    directory = OPTION_PREFIX + "path" not in option_by_name
-    managed = option_by_name.get("is_managed_location", "").lower() == "true"
-    if directory and (managed or "url" in options):
+    has_path = OPTION_PREFIX + "path" in option_by_name
+    is_managed = option_by_name.get("is_managed_location", "").lower() == "true"
+    if not has_path and (is_managed or "url" in options):
         options.pop("path", None)
     return options
 

@@ -144,8 +144,8 @@ class LakeWriter:
 
     def _gold(self, events: DataFrame, result: BatchResult, observation: Observation) -> None:
         spark, table, broker = events.sparkSession, self._lake.gold, self._lake.broker
-        local = is_local(spark)
-        with temporary_settings(spark, _LOCAL_GOLD_SETTINGS if local else _GOLD_SETTINGS):
+        runs_locally = is_local(spark)
+        with temporary_settings(spark, _LOCAL_GOLD_SETTINGS if runs_locally else _GOLD_SETTINGS):
             sums = materialized(gold.sums(events, broker))
             rows = gold.complete(sums, self._newest, self._watermark)
             if observation.get["oldest"] is None:
@@ -154,7 +154,7 @@ class LakeWriter:
                 days = (_time(observation.get[name]).date() for name in ("oldest", "newest"))
                 first, last = (f"DATE'{day}'" for day in days)
                 old_condition = f"old.broker = '{broker}' AND old.day BETWEEN {first} AND {last}"
-                with temporary_settings(spark, INTERPRETED if local else {}):
+                with temporary_settings(spark, INTERPRETED if runs_locally else {}):
                     table.merge(rows, gold.COMBINED, self._tag(result), old_condition=old_condition)
         result.gold_committed = datetime.now(UTC)
 

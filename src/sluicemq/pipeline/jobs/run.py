@@ -196,7 +196,7 @@ class Supervisor:
         on_progress: Callable[[BatchProgress], None] = lambda step: None,
         stop: threading.Event | None = None,
     ) -> None:
-        """Set the callbacks of a job.
+        """Create the queries of a job; `run` starts them.
 
         `on_progress` is called after each batch and each restart, in the thread of `run`; any
         thread or signal handler may set `stop`."""

@@ -246,8 +246,8 @@ class _TableWriter:
         """Write messages of the batch; those from the record `first` on were counted before."""
         if self._summary.relocated:
             messages = self._drop_repeated(messages, first)
-        large = self._summary.messages >= LARGE_BATCH
-        if large and self._table.format is Format.JSON and not self._summary.may_need_udf:
+        is_large = self._summary.messages >= LARGE_BATCH
+        if is_large and self._table.format is Format.JSON and not self._summary.may_need_udf:
             self._field_lists = common_field_lists(messages)
         return self._merge(messages) if self._table.key else self._append(messages)
 

@@ -101,8 +101,8 @@ def _columns(table: TypedTable) -> tuple[t.StructType | None, list[str]]:
             )
         if table.format in (Format.CSV, Format.TEXT) and isinstance(item.dataType, _NESTED):
             texts.append(f"the column {item.name}: {table.format} has no nested values")
-    text = [isinstance(item.dataType, t.StringType) for item in columns]
-    if table.format is Format.TEXT and text != [True]:
+    are_strings = [isinstance(item.dataType, t.StringType) for item in columns]
+    if table.format is Format.TEXT and are_strings != [True]:
         texts.append('format text has one column of type STRING, such as schema = "body STRING"')
     return columns, texts
 
