@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions, RecordType, Recovery, segment
-from sluicemq.journal.files import read_durable
+from sluicemq.journal.files import lock_if_stopped, read_durable
 from sluicemq.journal.format import (
     DEPTH,
     FORMAT_VERSION,
@@ -563,6 +563,21 @@ def test_segments_of_another_directory_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a" / "identity").unlink()
     with pytest.raises(JournalDamaged, match="identity"):
         reopen(tmp_path / "a")
+
+
+def test_journal_without_broker_can_be_locked(tmp_path: Path) -> None:
+    with lock_if_stopped(tmp_path) as is_stopped:
+        assert is_stopped
+    assert not any(tmp_path.iterdir())
+    journal = reopen(tmp_path)
+    with lock_if_stopped(tmp_path) as is_stopped:
+        assert not is_stopped
+    journal.close()
+    with lock_if_stopped(tmp_path) as is_stopped:
+        assert is_stopped
+        with pytest.raises(JournalLocked):
+            reopen(tmp_path)
+    reopen(tmp_path).close()
 
 
 def test_second_process_learns_owner_of_directory(tmp_path: Path) -> None:
