@@ -200,6 +200,22 @@ def test_messages_of_deleted_queue_are_dropped_in_slices(limit: int) -> None:
     assert (successor.waiting, broker.journal.stats().live, broker.memory) == (0, 0, 0)
 
 
+def test_purge_includes_unacked_messages_that_are_delayed_meanwhile() -> None:
+    fixture = ScanFixture(11)  # expires after the first slice of unacked messages
+    broker = fixture.broker
+    broker.destinations.declare(fixture.queue.address, DestinationSettings(retry_delay=60_000))
+    reader = Reader(broker)
+    reader.consumer = broker.attach(fixture.queue.queue, reader, Window(300, False))
+    broker.flush()
+    counts: list[int] = []
+    broker.operations.purge(fixture.queue, True, counts.append)
+    broker.time_out(reader.consumer, list(reader.consumer.unacked))
+    while not counts:
+        broker.flush()
+    assert counts == [300]
+    assert (fixture.queue.waiting, fixture.queue.unacked) == (0, 0)
+
+
 @pytest.mark.parametrize("limit", [1, 7, 50])
 def test_browse_evaluates_nothing_after_deadline(limit: int) -> None:
     """The tests of the protocols cover how they continue a browse."""

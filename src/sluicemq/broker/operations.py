@@ -110,8 +110,6 @@ _REASONS: Final[dict[type[BrokerError], str]] = {
 }
 """Reason of the ActionRefused for each error of the target."""
 
-Slice = tuple["Subscription", list[Delivery]]
-
 
 class Operations:
     """Operations of administrators on the messages of a broker."""
@@ -307,44 +305,46 @@ class Operations:
         `callback` is called at the end with their number, at once if one slice is enough.
         """
         until = self._core.journal.next_sequence()
-        slices = _slices(destination.all_subscriptions, until, unacked)
-        self._core.scans.begin_steps(self._purge(slices, callback))
+        self._core.scans.begin_steps(self._purge(destination, until, unacked, callback))
 
-    def _purge(self, slices: Iterator[Slice], callback: Callable[[int], None]) -> Iterator[None]:
+    def _purge(
+        self,
+        destination: Destination,
+        until: int,
+        unacked: bool,
+        callback: Callable[[int], None],
+    ) -> Iterator[None]:
         count = 0
-        for subscription, deliveries in slices:
-            if deliveries and not subscription.closed:
-                self.delete(subscription, deliveries)
-                count += len(deliveries)
-            yield
+        for subscription in destination.all_subscriptions:
+            for deliveries in _slices(subscription, until, unacked):
+                if deliveries and not subscription.closed:
+                    self.delete(subscription, deliveries)
+                    count += len(deliveries)
+                yield
         callback(count)
 
 
-def _slices(subscriptions: Iterable[Subscription], until: int, unacked: bool) -> Iterator[Slice]:
-    """Yield the deliveries to purge of each subscription that are still there, in slices."""
-    for subscription in subscriptions:
-        cursor = subscription.cursor(until)
-        while cursor.priority >= 0:
-            yield subscription, cursor.examine(SLICE)
-        scheduled = list(subscription.scheduled.values())
-        for start in range(0, len(scheduled), SLICE):
-            part = scheduled[start : start + SLICE]
-            yield (
-                subscription,
-                [e for e in part if e.state == SCHEDULED and e.sequence <= until],
-            )
-        for consumer in subscription.all_consumers if unacked else ():
-            held_deliveries = list(consumer.unacked.values())
-            for start in range(0, len(held_deliveries), SLICE):
-                part = held_deliveries[start : start + SLICE]
-                yield (
-                    subscription,
-                    [
-                        e
-                        for e in part
-                        if consumer.unacked.get(e.sequence) is e and e.sequence <= until
-                    ],
-                )
+def _slices(subscription: Subscription, until: int, unacked: bool) -> Iterator[list[Delivery]]:
+    """Yield the deliveries to purge that are still there, in slices."""
+    cursor = subscription.cursor(until)
+    while cursor.priority >= 0:
+        yield cursor.examine(SLICE)
+    others = list(subscription.scheduled.values())
+    for consumer in subscription.all_consumers if unacked else ():
+        others += consumer.unacked.values()
+    for start in range(0, len(others), SLICE):
+        yield [
+            delivery
+            for delivery in others[start : start + SLICE]
+            if delivery.sequence <= until
+            and (delivery.state == SCHEDULED or (unacked and _is_held(delivery)))
+        ]
+
+
+def _is_held(delivery: Delivery) -> bool:
+    """Return whether a consumer holds the delivery, and no transaction has acknowledged it."""
+    consumer = delivery.consumer
+    return consumer is not None and consumer.unacked.get(delivery.sequence) is delivery
 
 
 def _expect_no_transaction(delivery: Delivery) -> None:
