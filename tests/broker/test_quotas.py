@@ -131,18 +131,18 @@ def test_quota_survives_restart(disk: DiskBroker, snapshot: bool) -> None:
     assert disk.broker.destinations[queue("used")].automatic
 
 
-def test_quota_includes_destination_with_prepared_messages_only(disk: DiskBroker) -> None:
+def test_destination_with_prepared_messages_only_is_recovered(disk: DiskBroker) -> None:
     """After a restart it exists only because a prepared transaction sends to it."""
     address = queue("prepared")
-    destination = disk.broker.destinations.resolve(address, creator="ann")
-    disk.broker.destinations.assign_number(destination)
+    settings = DestinationSettings(max_attempts=3)
+    destination = disk.broker.destinations.resolve(address, settings, creator="ann")
     transactions = disk.broker.transactions
     transaction = transactions.begin()
     transactions.publish(transaction, destination, Message(address, b"x"))
     transactions.prepare(transaction, b"xid")
     disk.sync()
     disk.crash()
-    assert disk.broker.destinations[address].creator == "ann"
+    assert disk.broker.destinations[address].settings == settings
     assert disk.broker.destinations.created == {"ann": 1}
 
 

@@ -309,6 +309,10 @@ class Transactions:
         if xid in self.prepared:
             raise TransactionError(f"a transaction with xid {xid.hex()} is prepared already")
         self._publisher.expect_space(*(message for _, message in transaction.sends))
+        for destination in transaction.destinations:
+            if not destination.removed:
+                # so that the journal knows its settings and its creator
+                self._destinations.assign_number(destination)
         transaction.xid = xid
         if self._is_large(transaction):
             transaction.state = TransactionState.PREPARING
