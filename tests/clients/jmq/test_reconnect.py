@@ -12,6 +12,7 @@ from sluicemq.clients.jmq import (
     AckMode,
     Backoff,
     JmqClient,
+    Queue,
     Status,
     StatusError,
     Topic,
@@ -80,6 +81,31 @@ def test_resources_are_recreated_in_order_of_java_client() -> None:
         assert sent.variable.producer_id > consumer_properties["JMQSessionID"]
 
     run_scenario(scenario, reconnect=SHORT_BACKOFF, client_id="me")
+
+
+@pytest.mark.parametrize("has_destination", [True, False])
+def test_client_reconnects_if_reply_destination_no_longer_exists(has_destination: bool) -> None:
+    reply_to = Queue("temporary_destination://queue/requester/1")
+
+    def refuse(packet: Packet) -> bytes | None:
+        if packet.properties.get("JMQDestination") == reply_to.name:
+            return encode_reply(packet.type + 1, packet.consumer_id, Status.NOT_FOUND)
+        return None
+
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
+        session = await client.session()
+        replier = await session.producer(reply_to if has_destination else None)
+        to = None if has_destination else reply_to
+        await replier.send("a", to=to)
+        producer = await session.producer("q")
+        broker.answer = refuse
+        drop(broker)
+        await wait_for_reconnect(broker)
+        await producer.send("b")
+        with pytest.raises(StatusError, match="404"):
+            await replier.send("c", to=to)
+
+    run_scenario(scenario, reconnect=SHORT_BACKOFF)
 
 
 def test_pending_requests_fail_and_requests_while_disconnected_wait() -> None:

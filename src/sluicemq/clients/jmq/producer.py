@@ -232,10 +232,13 @@ class Producer(AsyncClient):
         self._routes.clear()
 
     async def create_on_broker(self, channel: RequestChannel) -> None:
-        """Create the producer on the broker, again after a reconnect. Raises ClientError."""
-        destinations = [*self._routes] or ([self.destination] if self.destination else [])
-        for destination in destinations:
-            await self._add(channel, destination)
+        """Create the producer on the broker, again after a reconnect. Raises ClientError.
+
+        Other routes than that to its own destination are created with the next message.
+        """
+        self._routes.clear()
+        if self.destination is not None:
+            await self._add(channel, self.destination)
 
     async def _add(self, channel: RequestChannel, destination: Address) -> _Route:
         await declare(channel, destination)

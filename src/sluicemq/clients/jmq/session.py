@@ -27,6 +27,7 @@ from sluicemq.clients.jmq.producer import Producer
 from sluicemq.clients.jmq.request_channel import (
     RequestChannel,
     SessionState,
+    StatusError,
     TransactionLost,
     create,
     number,
@@ -433,9 +434,16 @@ class Session(SessionState, AsyncClient):
             await create(channel, temporary)
 
     async def recreate_endpoints(self, channel: RequestChannel) -> None:
-        """Recreate the consumers and producers on a new connection. Raises ClientError."""
-        for endpoint in self._endpoints():
-            await endpoint.create_on_broker(channel)
+        """Recreate the consumers and producers on a new connection. Raises ClientError.
+
+        A producer may be refused, as one for a temporary destination that no longer exists: its
+        next message raises the error.
+        """
+        for consumer in [*self._consumers]:
+            await consumer.create_on_broker(channel)
+        for producer in [*self._producers]:
+            with suppress(StatusError):
+                await producer.create_on_broker(channel)
 
     def _endpoints(self) -> list[Consumer | Producer]:
         return [*self._consumers, *self._producers]
