@@ -411,6 +411,24 @@ def test_producer_flow() -> None:
     run_scenario(scenario, narrow, timeout=2)
 
 
+def test_producer_deletes_its_oldest_destination(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluicemq.clients.jmq.producer.MAX_ROUTES", 2)
+
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
+        producer = await (await client.session()).producer()
+        for name in ("a", "b", "c", "c", "a"):
+            await producer.send("x", to=name)
+        messages = broker.all(PacketType.TEXT_MESSAGE)
+        ids = [packet.variable.producer_id for packet in messages]
+        assert ids[2] == ids[3]
+        deletions = [
+            packet.properties["JMQProducerID"] for packet in broker.all(PacketType.DELETE_PRODUCER)
+        ]
+        assert deletions == ids[:2]
+
+    run_scenario(scenario)
+
+
 def test_connection_flow_to_broker() -> None:
     def narrow(packet: Packet) -> bytes | None:
         if packet.type == PacketType.HELLO:

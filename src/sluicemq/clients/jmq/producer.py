@@ -45,6 +45,10 @@ from sluicemq.protocols.jmq.wire import Packet, encode_head
 OUTSTANDING: Final = 256
 """Maximum number of unconfirmed messages per session."""
 
+MAX_ROUTES: Final = 1000
+"""Maximum number of destinations of a producer; for another one, the oldest is deleted on the
+broker."""
+
 _PSEUDO_MAC: Final = bytes([os.urandom(1)[0] | 0x80]) + os.urandom(5)
 """Random id of this process; part of a SysMessageID with address, port, number (section 4)."""
 _numbers: Final = count(1)
@@ -222,14 +226,8 @@ class Producer(AsyncClient):
 
     async def delete_on_broker(self, channel: RequestChannel) -> None:
         """Delete the producer on the broker. Raises ClientError."""
-        for route in self._routes.values():
-            channel.producers.pop(route.id, None)
-            await channel.request(
-                PacketType.DELETE_PRODUCER,
-                {"JMQProducerID": Long(route.id)},
-                accepted=(Status.OK, Status.NOT_FOUND),
-            )
-        self._routes.clear()
+        for destination in [*self._routes]:
+            await self._delete(channel, destination)
 
     async def create_on_broker(self, channel: RequestChannel) -> None:
         """Create the producer on the broker, again after a reconnect. Raises ClientError.
@@ -239,6 +237,16 @@ class Producer(AsyncClient):
         self._routes.clear()
         if self.destination is not None:
             await self._add(channel, self.destination)
+
+    async def _delete(self, channel: RequestChannel, destination: Address) -> None:
+        route = self._routes.pop(destination)
+        channel.producers.pop(route.id, None)
+        route.credit.grant(-1)  # for a sender that waits; the broker grants no more
+        await channel.request(
+            PacketType.DELETE_PRODUCER,
+            {"JMQProducerID": Long(route.id)},
+            accepted=(Status.OK, Status.NOT_FOUND),
+        )
 
     async def _add(self, channel: RequestChannel, destination: Address) -> _Route:
         await declare(channel, destination)
@@ -267,6 +275,8 @@ class Producer(AsyncClient):
             )
         destination = self.destination if to is None else to_address(to)
         assert destination is not None
+        if destination not in self._routes and len(self._routes) >= MAX_ROUTES:
+            await self._delete(channel, next(iter(self._routes)))
         return self._routes.get(destination) or await self._add(channel, destination)
 
 
