@@ -12,8 +12,7 @@ from sluicemq.model.access import Operation
 from sluicemq.model.destination import Kind
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import SessionOptions
-from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
-from sluicemq.protocols.jmq.fields import XID_SIZE, encode_header
+from sluicemq.protocols.jmq.fields import DEAD_MESSAGES, XID_SIZE, encode_header
 from sluicemq.protocols.jmq.packets import (
     LAST_MESSAGE_TYPE,
     A,

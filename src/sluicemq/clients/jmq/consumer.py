@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
-from sluicemq.clients.jmq.messages import DEAD_MESSAGES, Message, now_ms, properties_of
+from sluicemq.clients.jmq.messages import Message, now_ms, properties_of
 from sluicemq.clients.jmq.request_channel import (
     RequestChannel,
     SessionState,
@@ -21,7 +21,7 @@ from sluicemq.model.destination import Address
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.fields import SYSID_SIZE, encode_blocks
+from sluicemq.protocols.jmq.fields import DEAD_MESSAGES, SYSID_SIZE, encode_blocks
 from sluicemq.protocols.jmq.packets import AckMode, BodyType, PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet
 
@@ -132,7 +132,7 @@ class Consumer(AsyncClient):
             self._resume()
         sysid = packet.sysid
         block = encode_blocks([(self.id, sysid)])
-        if 0 < packet.expiration <= now_ms() and self._destination.name != DEAD_MESSAGES:
+        if 0 < packet.expiration <= now_ms() and self._destination != DEAD_MESSAGES:
             with suppress(ConnectionLost):
                 self._session.acknowledge_expired(channel, block)
             return None

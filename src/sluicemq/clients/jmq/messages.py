@@ -44,10 +44,6 @@ from sluicemq.protocols.jmq.wire import Packet
 
 # --- destinations
 
-DEAD_MESSAGES: Final = "mq.sys.dmq"
-"""Name of the dead message queue."""
-
-
 Queue: Final = partial(Address, Kind.QUEUE)
 """Destination that delivers each message to one consumer, by its name. The name is one or more Java
 identifiers joined by `.`; the broker refuses invalid names."""

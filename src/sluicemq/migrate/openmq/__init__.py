@@ -74,7 +74,7 @@ from sluicemq.migrate.plan import Plan
 from sluicemq.migrate.source_files import Damage, SourceError
 from sluicemq.model.access import Operation, Permission, is_pattern, is_user_name
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
-from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
+from sluicemq.protocols.jmq.fields import DEAD_MESSAGES
 from sluicemq.security.records import UserRecord
 
 PROPERTIES: Final = Path("props", "config.properties")

@@ -79,8 +79,8 @@ from sluicemq.model.dead_letters import ATTEMPTS, DMQ_PREFIX, ORIGIN, REASON, TI
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import Durability, Message, Property
-from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES, Pattern, is_wildcard
-from sluicemq.protocols.jmq.fields import SYSID_SIZE, XID_SIZE
+from sluicemq.protocols.jmq.destinations import Pattern, is_wildcard
+from sluicemq.protocols.jmq.fields import DEAD_MESSAGES, SYSID_SIZE, XID_SIZE
 from sluicemq.protocols.jmq.mapping import message_of
 from sluicemq.protocols.jmq.packets import MAGIC, DestType
 from sluicemq.protocols.jmq.subscriptions import (

@@ -56,7 +56,6 @@ from sluicemq.model.message import Message, Origin
 from sluicemq.protocols.java import Long, dumps_map
 from sluicemq.protocols.jmq.connection import JmqConnection
 from sluicemq.protocols.jmq.destinations import (
-    DEAD_MESSAGES,
     DEFAULTS,
     accepts_replies,
     address_of,
@@ -67,7 +66,7 @@ from sluicemq.protocols.jmq.destinations import (
     permission_name,
     to_longs,
 )
-from sluicemq.protocols.jmq.fields import SYSID_SIZE, format_name
+from sluicemq.protocols.jmq.fields import DEAD_MESSAGES, SYSID_SIZE, format_name
 from sluicemq.protocols.jmq.mapping import encode_delivery, sysid_of
 from sluicemq.protocols.jmq.packets import DestType, L, RejectedRequest, Status, W
 from sluicemq.protocols.jmq.wire import Packet, boolean, number

@@ -55,7 +55,7 @@ from sluicemq.model.destination import (
 from sluicemq.model.errors import BrokerError, DestinationNotFound
 from sluicemq.model.message import BodyKind, Durability, Message, Property
 from sluicemq.protocols.java import Long, Value, dumps_map
-from sluicemq.protocols.jmq.fields import format_name, read_name
+from sluicemq.protocols.jmq.fields import DEAD_MESSAGES, format_name, read_name
 from sluicemq.protocols.jmq.packets import DestType, RejectedRequest, Status
 from sluicemq.protocols.jmq.wire import Packet, number, text
 from sluicemq.protocols.transport import Process
@@ -120,7 +120,6 @@ class Pattern:
         return states & self._end != 0
 
 
-DEAD_MESSAGES: Final = Address(Kind.QUEUE, "mq.sys.dmq")
 DEFAULTS: Final = DestinationSettings(dead_letter=True, dead_letter_queue=DEAD_MESSAGES.name)
 """Settings of destinations that are created by use."""
 DEAD_MESSAGES_SETTINGS: Final = DestinationSettings(

@@ -203,6 +203,9 @@ def encode_xid(xid: Xid) -> bytes:
 
 # --- names of destinations -----------------------------------------------------------------------
 
+DEAD_MESSAGES: Final = Address(Kind.QUEUE, "mq.sys.dmq")
+"""Dead message queue."""
+
 
 def read_name(name: str) -> str:
     """Return the broker's name of a destination, given the client's."""

@@ -60,8 +60,8 @@ from sluicemq.model.errors import ProtocolError
 from sluicemq.model.identifiers import to_identifier
 from sluicemq.model.message import LAST_TIME, BodyKind, Durability, Message, Origin, Property
 from sluicemq.protocols.java import STREAM_HEADER, Long, dumps, dumps_map, dumps_stream, encode_utf
-from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
 from sluicemq.protocols.jmq.fields import (
+    DEAD_MESSAGES,
     DELIVERY_COUNT,
     MAX_HEADER_STRING,
     MAX_STRING,
