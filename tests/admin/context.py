@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sluicemq.admin.caller import BrowserSessions
+from sluicemq.admin.collectors import ScrapeState
 from sluicemq.admin.endpoints import ApiContext, ApiLimits
 from sluicemq.admin.history import History
-from sluicemq.admin.scrape_state import ScrapeState
 from sluicemq.broker import Broker, Consumer
 from sluicemq.management.broker import AuditEntry, BrokerState, InputItem, ListenerItem, SettingView
 from sluicemq.management.clients import ConnectionItem

@@ -9,8 +9,8 @@ errors            the JSON of errors and names, and their status codes
 time_slices       time slices of long operations, and waiting for the journal
 caller            authentication of requests, browser sessions, cross-site protection
 history           samples of the last hour
-metrics           families of metrics, and their text formats
-scrape_state      metrics of destinations, of the process and of requests
+metrics           table of the metrics, and their text format
+collectors        collect the metrics of destinations, of the process and of requests
 
 Every other module has services, whose methods carry out operations that `sluicemq.management`
 declares; the decorator `handles` binds them.

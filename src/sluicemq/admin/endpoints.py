@@ -32,9 +32,9 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from sluicemq.admin.caller import BrowserSessions, Caller, RequestIdentity
+from sluicemq.admin.collectors import ScrapeState
 from sluicemq.admin.errors import ApiError, decoding_error_text
 from sluicemq.admin.history import History
-from sluicemq.admin.scrape_state import ScrapeState
 from sluicemq.broker import Broker, Consumer
 from sluicemq.management.broker import BrokerState, InputItem, ListenerItem, SettingView
 from sluicemq.management.operation import (

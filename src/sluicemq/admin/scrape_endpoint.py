@@ -16,9 +16,9 @@ from starlette.responses import Response
 
 from sluicemq import __version__
 from sluicemq.admin import metrics as f
+from sluicemq.admin.collectors import FRESH_SECONDS, add_process
 from sluicemq.admin.endpoints import Call, Service, count_by_protocol, handles
 from sluicemq.admin.metrics import TEXT, Exposition
-from sluicemq.admin.scrape_state import FRESH_SECONDS, add_process
 from sluicemq.broker import COMPILED
 from sluicemq.journal import FileJournal, Slot
 from sluicemq.journal.liveness import LiveSegment

@@ -22,9 +22,9 @@ import uvloop
 
 from sluicemq import __version__
 from sluicemq.admin.caller import BrowserSessions
+from sluicemq.admin.collectors import ScrapeState
 from sluicemq.admin.endpoints import ApiContext
 from sluicemq.admin.history import History
-from sluicemq.admin.scrape_state import ScrapeState
 from sluicemq.broker import Broker, EngineSettings, recover, snapshot
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.files import JOURNAL_NAME

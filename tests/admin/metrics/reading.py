@@ -9,8 +9,8 @@ from typing import NamedTuple
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from sluicemq.admin.collectors import DestinationMetrics
 from sluicemq.admin.metrics import Exposition
-from sluicemq.admin.scrape_state import DestinationMetrics
 from tests.support.broker import BrokerFixture
 
 Labels = frozenset[tuple[str, str]]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.admin.scrape_state import MAX_NAME_BYTES, Ages
+from sluicemq.admin.collectors import MAX_NAME_BYTES, Ages
 from sluicemq.broker import Broker, EngineSettings, ManualClock
 from sluicemq.journal import FileJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind

@@ -8,19 +8,19 @@ import http.client
 from pathlib import Path
 
 from sluicemq.admin.app import Application
+from sluicemq.admin.collectors import (
+    FRESH_SECONDS,
+    Pauses,
+    RequestCounts,
+    ScrapeState,
+    usage,
+)
 from sluicemq.admin.http_session import HttpService
 from sluicemq.admin.metrics import (
     FAMILIES,
     PROCESS,
     TEXT,
     Exposition,
-)
-from sluicemq.admin.scrape_state import (
-    FRESH_SECONDS,
-    Pauses,
-    RequestCounts,
-    ScrapeState,
-    usage,
 )
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main

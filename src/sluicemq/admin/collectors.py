@@ -1,4 +1,5 @@
-"""State that is kept between scrapes: destinations, the process, and requests to the HTTP API.
+"""Collectors of the metrics of destinations, of the process and of requests to the HTTP API, with
+the state that they keep between scrapes.
 
 Metrics of destinations and subscriptions are collected and formatted in time slices: with thousands
 of destinations they are most of a scrape. All values are collected first, so that those of one
