@@ -225,7 +225,7 @@ class DeadLetterItem(AddressView, kw_only=True, frozen=True, omit_defaults=True)
     sources: list[str]
 
 
-_ONE: Final = "/destinations/{kind}/{name}"
+_DESTINATION: Final = "/destinations/{kind}/{name}"
 
 LIST_DESTINATIONS: Final = ApiOperation(
     "listDestinations",
@@ -239,7 +239,7 @@ LIST_DESTINATIONS: Final = ApiOperation(
 GET_DESTINATION: Final = ApiOperation(
     "getDestination",
     "GET",
-    _ONE,
+    _DESTINATION,
     Operation.BROWSE,
     "Show a destination with its settings",
     DestinationPath,
@@ -248,7 +248,7 @@ GET_DESTINATION: Final = ApiOperation(
 PUT_DESTINATION: Final = ApiOperation(
     "putDestination",
     "PUT",
-    _ONE,
+    _DESTINATION,
     (Operation.CREATE, Operation.MANAGE),
     "Create a destination or change its settings",
     PutDestination,
@@ -258,7 +258,7 @@ PUT_DESTINATION: Final = ApiOperation(
 DELETE_DESTINATION: Final = ApiOperation(
     "deleteDestination",
     "DELETE",
-    _ONE,
+    _DESTINATION,
     Operation.DELETE,
     "Delete a destination and its messages",
     DeleteDestination,
@@ -268,7 +268,7 @@ DELETE_DESTINATION: Final = ApiOperation(
 PURGE_DESTINATION: Final = ApiOperation(
     "purgeDestination",
     "POST",
-    f"{_ONE}/purge",
+    f"{_DESTINATION}/purge",
     Operation.MANAGE,
     "Purge a destination",
     DestinationBody[PurgeRequest],
@@ -277,7 +277,7 @@ PURGE_DESTINATION: Final = ApiOperation(
 PAUSE_DESTINATION: Final = ApiOperation(
     "pauseDestination",
     "POST",
-    f"{_ONE}/pause",
+    f"{_DESTINATION}/pause",
     Operation.MANAGE,
     "Pause delivery, also after a restart",
     DestinationPath,
@@ -286,7 +286,7 @@ PAUSE_DESTINATION: Final = ApiOperation(
 RESUME_DESTINATION: Final = ApiOperation(
     "resumeDestination",
     "POST",
-    f"{_ONE}/resume",
+    f"{_DESTINATION}/resume",
     Operation.MANAGE,
     "Resume delivery",
     DestinationPath,

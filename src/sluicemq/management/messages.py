@@ -271,12 +271,12 @@ class MessageActionResult(msgspec.Struct, kw_only=True, frozen=True):
     next_cursor: str | None
 
 
-_ALL: Final = "/destinations/{kind}/{name}/messages"
+_MESSAGES: Final = "/destinations/{kind}/{name}/messages"
 
 LIST_MESSAGES: Final = ApiOperation(
     "listMessages",
     "GET",
-    _ALL,
+    _MESSAGES,
     Operation.BROWSE,
     "List ready, unacked or scheduled messages",
     MessageQuery,
@@ -285,7 +285,7 @@ LIST_MESSAGES: Final = ApiOperation(
 GET_MESSAGE: Final = ApiOperation(
     "getMessage",
     "GET",
-    f"{_ALL}/{{id}}",
+    f"{_MESSAGES}/{{id}}",
     Operation.BROWSE,
     "Show a message",
     MessageLookup,
@@ -294,7 +294,7 @@ GET_MESSAGE: Final = ApiOperation(
 GET_MESSAGE_BODY: Final = ApiOperation(
     "getMessageBody",
     "GET",
-    f"{_ALL}/{{id}}/body",
+    f"{_MESSAGES}/{{id}}/body",
     Operation.BROWSE,
     "Download the body of a message",
     MessagePath,
@@ -304,7 +304,7 @@ GET_MESSAGE_BODY: Final = ApiOperation(
 PUBLISH_MESSAGE: Final = ApiOperation(
     "publishMessage",
     "POST",
-    _ALL,
+    _MESSAGES,
     Operation.PRODUCE,
     "Publish a message",
     DestinationBody[PublishRequest],
@@ -315,7 +315,7 @@ PUBLISH_MESSAGE: Final = ApiOperation(
 APPLY_MESSAGE_ACTION: Final = ApiOperation(
     "applyMessageAction",
     "POST",
-    f"{_ALL}/actions",
+    f"{_MESSAGES}/actions",
     (Operation.BROWSE, Operation.CONSUME, Operation.MANAGE),
     "Delete, move, copy, redeliver or redrive messages",
     DestinationBody[MessageActionRequest],
