@@ -3,28 +3,8 @@
     {"type": "/problems/user-not-found", "title": "User not found",
      "detail": "there is no user anna", "code": "user-not-found", "status": 404}
 
-raised                       status  code
-ApiError                     its own
-AuthenticationMissing        401     authentication-required
-TooManyFailures              429     too-many-failures
-LoginBusy                    503     too-many-logins
-AuthenticationFailed         401     authentication-failed
-AccessDenied                 403     forbidden
-UserNotFound                 404     user-not-found
-UserExists                   409     user-exists
-RoleNotFound                 404     role-not-found
-RoleExists                   409     role-exists
-TokenNotFound                404     token-not-found
-other AccessError            409     rejected
-ProtocolError                400     bad-request
-FrameTooLarge                413     too-large
-BrokerStopping               503     stopping
-BatchConflict                409     batch-conflict
-LowDiskSpace                 507     low-disk-space
-LimitExceeded                409     limit-exceeded
-OSError: no space left       507     low-disk-space
-other BrokerError            409     rejected
-anything else                500     internal-error; details are in the log
+An ApiError has its own status and code, `_ERRORS` has those of the errors of other packages. A full
+disk is 507, anything else 500; the log has its details.
 """
 
 from __future__ import annotations
@@ -197,6 +177,7 @@ _ERRORS: Final[tuple[tuple[type[SluiceError], int, str], ...]] = (
     (LimitExceeded, 409, "limit-exceeded"),
     (BrokerError, 409, "rejected"),
 )
+"""Status and code by class; the first class that matches counts."""
 
 
 def _api_error(error: Exception) -> ApiError:
