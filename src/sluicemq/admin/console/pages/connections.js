@@ -16,7 +16,16 @@ import { consumersOfConnection } from "./consumers.js";
 export const title = ({ steps }) => (steps[1] ? `Connection ${steps[1]}` : "Connections");
 
 const REFRESH_MS = 3_000;
-const PROTOCOLS = ["phpmq", "vibemq", "jmq", "msglite", "http"];
+const PROTOCOLS = [
+  "phpmq",
+  "phpmq-maintenance",
+  "vibemq",
+  "jmq",
+  "msglite",
+  "msglite-http",
+  "http",
+  "auto",
+];
 
 export function show({ steps, signal }) {
   if (steps[1]) return showConnection(steps[1], signal);
