@@ -302,21 +302,6 @@ class DestinationMetrics:
         settings = destination.settings
         scheduled = len(queue.scheduled)
         oldest = self._ages.of(queue) if queue.waiting else 0.0
-        if not destination.subscriptions:
-            # the sums over no subscriptions, computed once for thousands of queues
-            return (
-                queue.waiting + destination.staged,
-                queue.unacked,
-                scheduled,
-                queue.waiting_bytes + destination.staged_bytes + queue.unacked_bytes,
-                len(queue.consumers),
-                0,
-                int(destination.paused),
-                len(destination.parked),
-                oldest,
-                settings.max_messages,
-                settings.max_bytes,
-            )
         for subscription in destination.subscriptions.values():
             scheduled = max(scheduled, len(subscription.scheduled))
             oldest = max(oldest, self._ages.of(subscription))
