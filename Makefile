@@ -14,6 +14,9 @@ $(COMPILED_NEEDS): EXTRAS := dev
 PARALLEL := --dist loadfile --no-loadscope-reorder -n
 # Many tests wait for processes that they have started, but not those with Spark.
 WORKERS := $(shell expr $$(nproc) + 1)
+# Otherwise each worker rewrites the assertions of all tests again, and each broker that they start
+# compiles what has changed since `make setup`. An empty value is no value for Python.
+export PYTHONDONTWRITEBYTECODE :=
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
