@@ -289,8 +289,8 @@ class RemoteSegment(StoredSegment):
     def read_bytes(self, start: int, end: int, minimum: int) -> pa.Buffer:
         return pa.py_buffer(self._storage.read_range(self.first, start, min(end, start + minimum)))
 
-    def is_intact(self, strict: bool) -> bool | None:
-        return None  # each record is checked after it is received
+    def is_intact(self, strict: bool) -> bool:
+        return False  # each record is checked after it is received
 
     def damage(self, offset: int, text: str) -> JournalDamaged:
         return JournalDamaged(

@@ -104,10 +104,10 @@ class StoredSegment(ABC):
         """Return bytes from `start` on: at least `minimum`, or all before `end` if fewer."""
 
     @abstractmethod
-    def is_intact(self, strict: bool) -> bool | None:
-        """Return True if the sealed segment matches its CRC.
+    def is_intact(self, strict: bool) -> bool:
+        """Return True if the sealed segment is known to match its CRC.
 
-        Return None if that check costs more than checks of single records. With `strict`, raise
+        It is not if that check costs more than checks of single records. With `strict`, raise
         JournalDamaged for a segment that does not match."""
 
     @abstractmethod
@@ -192,7 +192,7 @@ class MappedFile(StoredSegment):
     def damage(self, offset: int, text: str) -> JournalDamaged:
         return segment.DamagedFile(self._view.path, offset, text)
 
-    def is_intact(self, strict: bool) -> bool | None:
+    def is_intact(self, strict: bool) -> bool:
         result = _verified.find(self._key)
         if result is None:
             covered = self._view.view[: self._view.size - segment.TRAILER_BYTES]

@@ -172,7 +172,7 @@ class _RangeReader:
             sizes = np.where(is_needed, selected["size"], 0).astype(np.int64)
             # a scan has checked each record
             checked = segment.index is None or (
-                int(sizes.sum()) * SPARSE_RATIO > segment.end and bool(segment.is_intact(strict))
+                int(sizes.sum()) * SPARSE_RATIO > segment.end and segment.is_intact(strict)
             )
             if last is None and len(rows) and rows[0] == 0 and codes[0] == DEAD_LETTERED:
                 last = self._record_before(self._range.start)
