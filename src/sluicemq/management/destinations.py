@@ -12,6 +12,7 @@ from sluicemq.management.operation import (
     MAX_EXACT,
     ApiOperation,
     BodyT,
+    Expect,
     Need,
     Page,
     SortedPageQuery,
@@ -173,13 +174,7 @@ class DestinationBody(DestinationPath, Generic[BodyT], kw_only=True, frozen=True
 class PutDestination(DestinationPath, kw_only=True, frozen=True):
     """Settings of a destination, and the precondition of the request."""
 
-    expect: Annotated[
-        Literal["new", "existing"] | None,
-        Meta(
-            description="Required state: `new` only creates a destination, `existing` only changes "
-            "one."
-        ),
-    ] = None
+    expect: Expect = ""
     body: DestinationRequest = DestinationRequest()
 
 

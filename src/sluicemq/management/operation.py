@@ -201,6 +201,13 @@ def implementations(
             yield operation, getattr(service, name)
 
 
+Expect = Annotated[
+    Literal["", "new", "existing"],
+    Meta(description="`new`: refuse to alter one; `existing`: refuse to create one."),
+]
+"""Precondition of a request that creates or changes something."""
+
+
 class PageQuery(msgspec.Struct, kw_only=True, frozen=True):
     """Parameters of all lists. The query of a list extends it (`class Q(PageQuery, kw_only=True,
     frozen=True)`). The cursor of a list in memory is an offset."""

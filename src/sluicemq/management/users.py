@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from sluicemq.management.operation import (
     ApiOperation,
     Body,
+    Expect,
     NamedBody,
     NamePath,
     Need,
@@ -28,10 +29,6 @@ Pattern = Annotated[
         max_length=MAX_PATTERN,
         description="Pattern of destination names; `*` matches any characters.",
     ),
-]
-Expect = Annotated[
-    Literal["", "new", "existing"],
-    Meta(description="`new`: refuse to alter one; `existing`: refuse to create one."),
 ]
 
 

@@ -12,7 +12,7 @@ from typing import Concatenate, ParamSpec, Protocol
 
 from msgspec.structs import asdict
 
-from sluicemq.management.operation import NamedBody, NamePath, Page, implements
+from sluicemq.management.operation import Expect, NamedBody, NamePath, Page, implements
 from sluicemq.management.users import (
     ASSIGN_ROLE,
     CREATE_TOKEN,
@@ -33,7 +33,6 @@ from sluicemq.management.users import (
     AccountQuery,
     AssignedRole,
     DeleteUser,
-    Expect,
     PermissionRequest,
     PermissionView,
     PutRole,
