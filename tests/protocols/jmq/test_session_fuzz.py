@@ -74,9 +74,10 @@ class Model(RuleBasedStateMachine):
     """Three connections, one queue.
 
     Invariants: a message is with at most one consumer; ready messages are delivered in their
-    order, messages to redeliver before them; no consumer gets more than its credit, and the last
-    of these deliveries carries the flag C; delivery counts are right, and R is set from the second
-    on; an acknowledged message is not redelivered, and every other message is ready or unacked.
+    order, messages to redeliver before those behind them; no consumer gets more than its credit,
+    and the last of these deliveries carries the flag C; delivery counts are right, and R is set
+    from the second on; an acknowledged message is not redelivered, and every other message is ready
+    or unacked.
     """
 
     @initialize(memory_budget=st.sampled_from([0, 1 << 20]))
@@ -109,13 +110,13 @@ class Model(RuleBasedStateMachine):
                 assert bool(packet.flags & F) == (client.flow_credit == 0)
                 assert bool(packet.flags & C) == (reader.credit == 0)
                 number = int(packet.body)
-                if reader.to_redeliver:
-                    message = reader.to_redeliver.pop(number)
-                    places = [other.place for other in reader.to_redeliver.values()]
-                    assert message.place < min(places, default=self.places + 1)
-                else:
+                message = reader.to_redeliver.pop(number, None)
+                if message is None:
+                    # dispatched to this consumer before, if others are to be redelivered
                     message = self.ready.pop(number)
                     message.attempts += 1
+                places = [other.place for other in reader.to_redeliver.values()]
+                assert message.place < min(places, default=self.places + 1)
                 assert packet.variable.delivery_count == message.attempts
                 assert bool(packet.flags & R) == (message.attempts > 1)
                 message.packet = packet
