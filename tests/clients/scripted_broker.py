@@ -34,14 +34,13 @@ class ScriptedListener(ABC, Generic[Frame]):
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections.append(writer)
         decode = self.decoder()
-        with contextlib.suppress(ConnectionError):
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
             while data := await reader.read(1 << 16):
                 for frame in decode(data):
                     self.received.append(frame)
                     self.handle(frame, writer)
                 async with self._received_more:
                     self._received_more.notify_all()
-        writer.close()
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition on the received frames holds."""

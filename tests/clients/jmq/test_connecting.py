@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -49,11 +50,11 @@ async def _mapper(
     answer: bytes, *, hang: bool = False, ssl_context: ssl.SSLContext | None = None
 ) -> asyncio.Server:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert await reader.readline() == b"101\n"
-        writer.write(answer)
-        if hang:
-            await reader.read()
-        writer.close()
+        with closing(writer):
+            assert await reader.readline() == b"101\n"
+            writer.write(answer)
+            if hang:
+                await reader.read()
 
     return await asyncio.start_server(serve, "127.0.0.1", 0, ssl=ssl_context)
 
