@@ -78,7 +78,7 @@ def test_handshake_timeout_closes_counted_connections(start: Start, authority: A
         assert 5 < time.monotonic() - before < 20
         send_and_receive(client, "a", b"x")
         with phpmq(port, trust) as other:
-            other.send("a", b"y")
+            other.send("b", b"y")
     wait_until(lambda: read_log(broker).count("no handshake within 10 s") == 2, "no two lines")
 
 
