@@ -619,6 +619,7 @@ def test_broker_sends_goodbye_on_shutdown() -> None:
     harness = Harness()
     peer = harness.connect()
     peer.session.disconnect("the broker stops", stopping=True)
+    harness.run_event_loop()
     [goodbye] = peer.receive()
     assert goodbye.type == H.GOODBYE
     assert goodbye.properties["JMQGoodbyeReason"] == 1
@@ -626,6 +627,7 @@ def test_broker_sends_goodbye_on_shutdown() -> None:
     assert not peer.transport.open
     stranger = harness.connect_without_hello()
     stranger.session.disconnect("the broker stops", stopping=True)
+    harness.run_event_loop()
     assert stranger.receive() == []
     assert not stranger.transport.open
 
@@ -637,6 +639,7 @@ def test_disconnected_client_gets_reason_and_may_reconnect() -> None:
     assert peer.session.session_info() == SessionInfo("jmq", "", "me", "open")
     assert [consumer.number for consumer in peer.session.consumers()]
     peer.session.disconnect("too loud")
+    harness.run_event_loop()
     [goodbye] = peer.receive()
     assert goodbye.type == H.GOODBYE
     assert goodbye.properties["JMQGoodbyeReason"] == GoodbyeReason.ADMIN_KILLED
@@ -648,8 +651,25 @@ def test_disconnected_client_gets_reason_and_may_reconnect() -> None:
     stranger = harness.connect_without_hello()
     assert stranger.session.session_info().state == "connecting"
     stranger.session.disconnect("too loud")
+    harness.run_event_loop()
     assert stranger.receive() == []
     assert not stranger.transport.open
+
+
+def test_goodbye_follows_replies_to_messages() -> None:
+    """A client that is disconnected without them would send the messages again."""
+    harness = Harness()
+    peer = harness.connect()
+    peer.session.receive(peer.message("q", b"x", flags=P | A, consumer_id=5))
+    peer.session.disconnect("too loud")
+    assert peer.transport.open  # the message is not on disk
+    peer.session.receive(peer.message("q", b"y", flags=P | A, consumer_id=6))
+    harness.run_event_loop()
+    reply, goodbye = peer.receive()
+    assert (reply.type, reply.consumer_id, status(reply)) == (H.SEND_REPLY, 5, Status.OK)
+    assert goodbye.type == H.GOODBYE
+    assert not peer.transport.open
+    assert len(harness.bodies("q")) == 1
 
 
 def test_lost_connection_releases_its_resources() -> None:

@@ -335,18 +335,11 @@ class JmqSession:
         self._handlers.clear()
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
-        """Send GOODBYE (SHUTDOWN or ADMIN_KILLED) and close; the client may reconnect."""
-        if self._channel.closed:
-            return
-        if self._nonce is not None:
-            kind = GoodbyeReason.SHUTDOWN if stopping else GoodbyeReason.ADMIN_KILLED
-            properties: dict[str, object] = {
-                "JMQExit": False,
-                "JMQGoodbyeReason": kind.value,
-                "JMQGoodbyeReasonString": reason,
-            }
-            self._connection.write(encode_packet(PacketType.GOODBYE, properties=properties))
-        self._close(reason)
+        """Send GOODBYE (SHUTDOWN or ADMIN_KILLED) after the pending replies, and close; the client
+        may reconnect. Input that is not processed yet is dropped."""
+        self._drop_input()
+        kind = GoodbyeReason.SHUTDOWN if stopping else GoodbyeReason.ADMIN_KILLED
+        self._call_after_replies(partial(self._send_goodbye, kind, reason))
 
     def session_info(self) -> SessionInfo:
         """Return protocol, user, client id and state of the connection."""
@@ -638,6 +631,17 @@ class JmqSession:
         """Handle GOODBYE: release all resources, then reply."""
         self._call_after_replies(partial(self._connection.reply, packet))
 
+    def _send_goodbye(self, kind: GoodbyeReason, reason: str) -> None:
+        """Send GOODBYE to a client that has sent HELLO, and close."""
+        if self._nonce is not None and not self._channel.closed:
+            properties: dict[str, object] = {
+                "JMQExit": False,
+                "JMQGoodbyeReason": kind.value,
+                "JMQGoodbyeReasonString": reason,
+            }
+            self._connection.write(encode_packet(PacketType.GOODBYE, properties=properties))
+        self._close(reason)
+
     def _close_after_replies(self, reason: str = "") -> None:
         """Ignore further input, and close after all replies."""
         self._call_after_replies(partial(self._close, reason))
@@ -668,15 +672,19 @@ class JmqSession:
         self._coordinator.client_ids.release(connection.sender)
         self._coordinator.connections.pop(connection.number, None)
 
-    def _stop(self) -> None:
-        """Stop processing input and sending output, and release all resources."""
-        self._channel.close()
+    def _drop_input(self) -> None:
+        """Drop the input that is not processed yet."""
         if self._compilation is not None:
             self._compilation.cancel()
             self._compilation = None
-        self._timer.cancel()
         self._channel.release()
         self._interrupted = False
+
+    def _stop(self) -> None:
+        """Stop processing input and sending output, and release all resources."""
+        self._channel.close()
+        self._drop_input()
+        self._timer.cancel()
         self._release_resources()
 
     def _close(self, reason: str) -> None:
