@@ -239,7 +239,7 @@ class EngineState(msgspec.Struct, array_like=True):
                of each topic's group
     attempts   (subscription, [(sequence, attempts)])
     requeued   (subscription, sequence, order, expiration)
-    prepared   (sequence of an unresolved PREPARED record, b""); old snapshots have its payload, too
+    prepared   sequences of the unresolved PREPARED records
     next_subscription   number of the next durable subscription; numbers are never reused
     delivered  (subscription, sequences as packed u64, deliveries of each as packed u32) of unacked
                messages
@@ -252,7 +252,7 @@ class EngineState(msgspec.Struct, array_like=True):
     pending: list[tuple[int, bytes]]
     attempts: list[Attempts]
     requeued: list[tuple[int, int, int, int]]
-    prepared: list[tuple[int, bytes]]
+    prepared: list[int]
     next_subscription: int = 1
     delivered: list[tuple[int, bytes, bytes]] = []
     writers: list[WriterState] = []

@@ -96,7 +96,7 @@ def snapshot(broker: Broker) -> bytes:
             if d.state != ENDED and d.journaled == RECORDED
         ],
         prepared=[
-            (record, b"")
+            record
             for transaction in broker.transactions.values()
             for record in transaction.records
         ],
@@ -246,7 +246,7 @@ class _Recovery:
             self._read_attempts(attempts)
         for number, sequence, order, expiration in state.requeued:
             self.requeued[number, sequence] = (order, expiration)
-        self.unresolved.update((record, None) for record, _ in state.prepared)
+        self.unresolved.update(dict.fromkeys(state.prepared))
         for number, packed, counts in state.delivered:
             self._read_delivered(number, array("Q", packed), array("I", counts))
         self.broker.batches.recover(state.writers)
