@@ -634,10 +634,14 @@ class Model:
                 self.schedule(entry, self.steady + delay)
 
     def requeue(self, entry: Entry, expiration: int) -> None:
+        limit = entry.subscription.destination.settings.max_attempts
         if isinstance(entry.holder, Consumer):
             self.restore_credit(entry.holder)
         entry.holder = None
         entry.state = READY
+        if limit and entry.attempts >= limit:
+            self.drop(entry)
+            return
         entry.expires = self.steady + expiration - self.wall if expiration else 0
         entry.failed = entry.attempts
         entry.order = 0  # behind all others; the engine reports the number

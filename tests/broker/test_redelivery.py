@@ -172,6 +172,21 @@ def test_requeue_moves_unacked_message_to_end_and_returns_its_credit() -> None:
     assert reader.attempts["a"] == 2
 
 
+def test_message_requeued_after_last_attempt_becomes_dead_letter() -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_attempts=2, dead_letter=True)
+    reader = fixture.read(queue, 1)
+    sequence, _ = fixture.send(queue, "a", "b")
+    assert fixture.broker.requeue(queue.queue, sequence, 0)
+    fixture.broker.flush()
+    reader.acknowledge("b")
+    assert reader.attempts == {"a": 2, "b": 1}
+    assert fixture.broker.requeue(queue.queue, sequence, 0)
+    fixture.broker.flush()
+    assert [message.body for message in fixture.dead_letters()] == [b"a"]
+    assert (bodies(queue), queue.unacked, reader.consumer.window.credit) == ([], 0, 1)
+
+
 def test_requeue_gives_returned_message_new_expiration() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()

@@ -40,6 +40,7 @@ from sluicemq.broker.stats import Traffic
 from sluicemq.broker.subscription import (
     dead_letter,
     discard_waiting,
+    drop,
     end,
     expire,
     mark_available,
@@ -559,11 +560,20 @@ class Broker:
         redelivery.release(consumer, sequences, timed_out=True)
 
     def requeue(self, subscription: Subscription, sequence: int, expiration: int) -> bool:
-        """Move a delivered message to the tail, with a new expiration in wall ms (0 = never)."""
+        """Move a delivered message to the tail, with a new expiration in wall ms (0 = never).
+
+        After the last attempt it becomes a dead letter, or is dropped, instead. Return False if no
+        such delivery exists.
+        """
         delivery = remove_delivered(subscription, sequence)
-        if delivery is not None:
+        if delivery is None:
+            return False
+        limit = subscription.destination.settings.max_attempts
+        if limit and delivery.attempts >= limit:
+            drop(delivery, "max-attempts", False)
+        else:
             requeue_at_tail(delivery, expiration)
-        return delivery is not None
+        return True
 
     def dead_letter(
         self, subscription: Subscription, sequence: int, reason: str, *, force: bool = False
