@@ -634,14 +634,17 @@ class Model:
                 self.schedule(entry, self.steady + delay)
 
     def requeue(self, entry: Entry, expiration: int) -> None:
-        limit = entry.subscription.destination.settings.max_attempts
+        limits = entry.subscription.destination.settings
         if isinstance(entry.holder, Consumer):
             self.restore_credit(entry.holder)
         entry.holder = None
         entry.state = READY
-        if limit and entry.attempts >= limit:
+        if limits.max_attempts and entry.attempts >= limits.max_attempts:
             self.drop(entry)
             return
+        if limits.message_ttl:
+            latest_expiration = self.wall + limits.message_ttl
+            expiration = min(expiration or latest_expiration, latest_expiration)
         entry.expires = self.steady + expiration - self.wall if expiration else 0
         entry.failed = entry.attempts
         entry.order = 0  # behind all others; the engine reports the number

@@ -51,6 +51,22 @@ def test_message_ttl_is_upper_bound_only() -> None:
     assert bodies(queue) == []
 
 
+@pytest.mark.parametrize("ttl", [0, 5000, 400])
+def test_message_ttl_is_upper_bound_for_requeued_messages(ttl: int) -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue(message_ttl=1000)
+    fixture.read(queue, 1)
+    sequence, _ = fixture.send(queue, "a", "b")
+    fixture.wait(900)
+    expiration = fixture.clock.wall + ttl if ttl else 0
+    assert fixture.broker.requeue(queue.queue, sequence, expiration)
+    fixture.broker.flush()
+    fixture.wait(300)
+    assert bodies(queue) == ["b", "a"]
+    fixture.wait(800)
+    assert bodies(queue) == ["b"]
+
+
 @pytest.mark.parametrize("skew", [DAY, -DAY], ids=["ahead", "behind"])
 def test_message_ttl_counts_from_arrival_regardless_of_clients_clock(skew: int) -> None:
     fixture = BrokerFixture()

@@ -562,17 +562,20 @@ class Broker:
     def requeue(self, subscription: Subscription, sequence: int, expiration: int) -> bool:
         """Move a delivered message to the tail, with a new expiration in wall ms (0 = never).
 
-        After the last attempt it becomes a dead letter, or is dropped, instead. Return False if no
-        such delivery exists.
+        The destination's `message_ttl` limits the expiration. After the last attempt the message
+        becomes a dead letter, or is dropped, instead. Return False if no such delivery exists.
         """
         delivery = remove_delivered(subscription, sequence)
         if delivery is None:
             return False
-        limit = subscription.destination.settings.max_attempts
-        if limit and delivery.attempts >= limit:
+        settings = subscription.destination.settings
+        if settings.max_attempts and delivery.attempts >= settings.max_attempts:
             drop(delivery, "max-attempts", False)
-        else:
-            requeue_at_tail(delivery, expiration)
+            return True
+        if settings.message_ttl:
+            latest_expiration = self.clock.wall + settings.message_ttl
+            expiration = min(expiration or latest_expiration, latest_expiration)
+        requeue_at_tail(delivery, expiration)
         return True
 
     def dead_letter(
