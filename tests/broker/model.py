@@ -16,6 +16,7 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind, Overf
 from sluicemq.model.message import Durability
 
 READY, UNACKED, SCHEDULED = "ready", "unacked", "scheduled"
+DROPPING = (Overflow.DROP_OLDEST, Overflow.DROP_LOWEST)
 
 
 class ModelMessage:
@@ -332,7 +333,7 @@ class Model:
                 return "reject" if never_fits else "park"
             if limits.overflow is Overflow.DEAD_LETTER and limits.dead_letter:
                 return "redirect"
-            if limits.overflow not in (Overflow.DROP_OLDEST, Overflow.DROP_LOWEST):
+            if limits.overflow not in DROPPING:
                 return "reject"
         return "accept"
 
@@ -412,7 +413,7 @@ class Model:
 
     def drop_overflow(self, subscription: Subscription) -> None:
         limits = subscription.destination.settings
-        if limits.overflow not in (Overflow.DROP_OLDEST, Overflow.DROP_LOWEST):
+        if limits.overflow not in DROPPING:
             return
         while True:
             waiting_entries = subscription.waiting()

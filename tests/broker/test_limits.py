@@ -200,6 +200,20 @@ def test_blocked_producers_continue_when_capacity_is_freed(way: str) -> None:
     assert unblocked == ["b"]
 
 
+def test_blocked_producers_continue_when_queue_drops_messages_instead() -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)
+    unblocked: list[str] = []
+    producer = Producer(fixture, unblocked)
+    fixture.send(queue, "a")
+    assert not producer.send(queue, "b")
+    assert not producer.send(queue, "c")
+    fixture.queue(max_messages=1, overflow=Overflow.DROP_OLDEST)
+    fixture.broker.flush()
+    assert unblocked == ["b", "c"]
+    assert (bodies(queue), queue.statistics.dropped) == (["c"], 2)
+
+
 def test_message_that_never_fits_is_refused_instead_of_parked() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_bytes=4, overflow=Overflow.BLOCK)

@@ -339,12 +339,15 @@ class Publisher:
         return parked
 
     def unpark(self) -> None:
-        """Accept the parked messages for which their destinations have capacity again."""
+        """Accept the parked messages for which their destinations have capacity again, or make room
+        because their overflow policy has been changed.
+        """
         destinations, self._core.unblocking = self._core.unblocking, {}
         for destination in destinations:
             while destination.parked:
                 message = destination.parked[0].message
-                if destination.would_exceed_limits(len(message.body)) or (
+                is_full = destination.would_exceed_limits(len(message.body))
+                if (is_full and not destination.drops_when_full) or (
                     self.low_space and message.durability in PERSISTENT
                 ):
                     break
