@@ -127,6 +127,15 @@ def test_requeued_messages_are_released_and_redelivered(fixture: TracedFixture) 
     assert fixture.observer.take_lines()[:1] == ["a is released"]
 
 
+def test_message_requeued_at_tail_is_released(fixture: TracedFixture) -> None:
+    queue = fixture.queue("q")
+    fixture.read(queue, credit=1)
+    sequence, _ = fixture.send(queue, "a", "b", durability=Durability.NONE)
+    fixture.observer.take_lines()
+    assert fixture.broker.requeue(queue.queue, sequence, 0)
+    assert fixture.observer.take_lines() == ["a is released"]
+
+
 def test_delivery_that_is_not_acknowledged_in_time_is_released_into_its_delay() -> None:
     fixture = TracedFixture()
     queue = fixture.queue("q", ack_timeout=100, retry_delay=1000)

@@ -20,6 +20,7 @@ from sluicemq.broker.subscription import (
     expire,
     expire_uncounted,
     mark_window_available,
+    note_release,
     remove_drained_consumer,
     requeue_in_place,
 )
@@ -168,6 +169,7 @@ def requeue_at_tail(old: Delivery, expiration: int) -> int:
     if delivery.attempts:
         subscription.requeued[delivery.sequence] = delivery
     enqueue(delivery, 0)
+    note_release(delivery)
     if subscription.destination.limited:
         drop_overflow(subscription)
     if core.memory > core.memory_budget and delivery.journaled and delivery.message:

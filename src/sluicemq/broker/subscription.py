@@ -74,10 +74,10 @@ def requeue_in_place(delivery: Delivery) -> None:
                 pending_queue.reinsert(delivery)
         compact_pending_queues(subscription)
     subscription.core.dispatchable[subscription] = None
-    _released(delivery)
+    note_release(delivery)
 
 
-def _released(delivery: Delivery) -> None:
+def note_release(delivery: Delivery) -> None:
     """Notify the observer that a delivery, if it was unacked, has returned."""
     subscription = delivery.subscription
     if subscription.core.observer is not None:
@@ -109,7 +109,7 @@ def delay(delivery: Delivery, milliseconds: int) -> None:
     delivery.delivered = due = core.clock.steady + milliseconds
     subscription.scheduled[delivery.sequence] = delivery
     core.timers.add(due, _undelay, delivery)
-    _released(delivery)
+    note_release(delivery)
 
 
 def _undelay(delivery: Delivery) -> None:
@@ -406,7 +406,7 @@ def _keep_refused(delivery: Delivery, reason: str, force: bool) -> None:
         subscription.requeued[delivery.sequence] = delivery
     core.page_out((delivery,))
     _schedule_retry(subscription, core.settings.dead_letter_retry)
-    _released(delivery)
+    note_release(delivery)
 
 
 def _schedule_retry(subscription: Subscription, milliseconds: int) -> None:
