@@ -409,12 +409,16 @@ class Model:
             subscription.entries.append(entry)
             if entry.expires and entry.expires <= self.steady:
                 self.expire(entry)
-            self.drop_overflow(subscription)
+            self.drop_overflow(entry)
 
-    def drop_overflow(self, subscription: Subscription) -> None:
+    def drop_overflow(self, arrived: Entry) -> None:
+        subscription = arrived.subscription
         limits = subscription.destination.settings
         if limits.overflow not in DROPPING:
             return
+        is_too_large = bool(limits.max_bytes) and arrived.model_message.size > limits.max_bytes
+        if is_too_large and arrived in subscription.entries:
+            self.drop(arrived)
         while True:
             waiting_entries = subscription.waiting()
             size = sum(entry.model_message.size for entry in waiting_entries)
@@ -651,7 +655,7 @@ class Model:
         entry.order = 0  # behind all others; the engine reports the number
         self.event_count += 1
         entry.requeued = self.event_count
-        self.drop_overflow(entry.subscription)
+        self.drop_overflow(entry)
 
     def dead_letter(self, entry: Entry, force: bool) -> None:
         if isinstance(entry.holder, Consumer):
@@ -749,7 +753,7 @@ class Model:
                 entry.order = 0
                 self.event_count += 1
                 entry.requeued = self.event_count
-                self.drop_overflow(entry.subscription)
+                self.drop_overflow(entry)
         return True
 
     # --- time -----------------------------------------------------------------------------------
@@ -787,7 +791,7 @@ class Model:
                     entry.alone = False
                     entry.set_priority()
                     subscription.entries.append(entry)
-                    self.drop_overflow(subscription)
+                    self.drop_overflow(entry)
 
     def join(self, topic: Destination, name: str) -> Subscription:
         """Add a member to the topic's group; the first one receives the retained messages."""

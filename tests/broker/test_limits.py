@@ -393,6 +393,19 @@ def test_blocked_producer_may_cancel() -> None:
     assert not fixture.broker.publisher.withdraw(queue, parked_messages[1])
 
 
+@pytest.mark.parametrize("overflow", [Overflow.DROP_OLDEST, Overflow.DROP_LOWEST])
+def test_message_larger_than_byte_limit_displaces_no_others(overflow: Overflow) -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_bytes=4, overflow=overflow, dead_letter=True)
+    fixture.send(queue, "aa", "bb")
+    fixture.send(queue, "larger", priority=9)
+    fixture.broker.flush()
+    assert bodies(queue) == ["aa", "bb"]
+    assert [message.body for message in fixture.dead_letters()] == [b"larger"]
+    fixture.send(queue, "cc")
+    assert bodies(queue) == ["bb", "cc"]
+
+
 @pytest.mark.parametrize("credit", [0, 1, 2])
 def test_messages_larger_than_byte_limit_are_dropped(credit: int) -> None:
     fixture = BrokerFixture()

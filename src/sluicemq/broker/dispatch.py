@@ -91,7 +91,7 @@ def add(
     else:
         enqueue(delivery, due)
     if destination.limited:
-        drop_overflow(subscription)
+        drop_overflow(delivery)
     if core.memory > core.memory_budget and journaled and delivery.message is not None:
         if message.sequence <= core.journal.durable:
             core.drop_message(delivery)
@@ -171,7 +171,7 @@ def requeue_at_tail(old: Delivery, expiration: int) -> int:
     enqueue(delivery, 0)
     note_release(delivery)
     if subscription.destination.limited:
-        drop_overflow(subscription)
+        drop_overflow(delivery)
     if core.memory > core.memory_budget and delivery.journaled and delivery.message:
         core.drop_message(delivery)
     return delivery.order

@@ -134,8 +134,12 @@ def end_delay(delivery: Delivery) -> None:
     requeue_in_place(delivery)
 
 
-def drop_overflow(subscription: Subscription) -> None:
-    """Apply the dropping policies after an arrival."""
+def drop_overflow(delivery: Delivery) -> None:
+    """Apply the dropping policies after the arrival of a delivery.
+
+    A body of more than `max_bytes` is dropped itself: the others fit without it.
+    """
+    subscription = delivery.subscription
     destination = subscription.destination
     settings = destination.settings
     drops_lowest = settings.overflow is Overflow.DROP_LOWEST
@@ -146,11 +150,16 @@ def drop_overflow(subscription: Subscription) -> None:
     ):
         if not destination.drops_when_full:
             return
-        delivery = _take_for_drop(subscription, drops_lowest)
-        if delivery is None:
+        if settings.max_bytes and delivery.size > settings.max_bytes and delivery.state != ENDED:
+            remove_waiting(delivery)
+            drop(delivery, "overflow", False)
+            compact_pending_queues(subscription)
+            continue
+        victim = _take_for_drop(subscription, drops_lowest)
+        if victim is None:
             return
-        withdraw(delivery)
-        drop(delivery, "overflow", False)
+        withdraw(victim)
+        drop(victim, "overflow", False)
 
 
 def _take_for_drop(subscription: Subscription, lowest: bool) -> Delivery | None:
