@@ -730,6 +730,8 @@ class Model:
         if entry.state == UNACKED or model_message.origin is None:
             return False
         address, name = model_message.origin
+        if address.kind is Kind.TOPIC and address not in self.destinations:
+            return False
         target = self.resolve(address)
         subscription = target.subscriptions.get(name) if name else None
         if name and subscription is None:

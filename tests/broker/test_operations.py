@@ -127,6 +127,23 @@ def test_move_to_full_queue_that_redirects_overflow() -> None:
     assert origin_of(fixture.dead_letters()[0]) == DeadLetterOrigin(Address(Kind.QUEUE, "q"), "")
 
 
+def test_dead_letter_of_deleted_topic_is_not_redriven() -> None:
+    fixture = BrokerFixture()
+    topic = fixture.topic(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
+    fixture.broker.subscribe(topic, "s")
+    fixture.send(topic, "a", "b")
+    fixture.broker.remove(topic)
+    dead_letter_queue = fixture.broker.destinations[Address(Kind.QUEUE, "t.dlq")]
+    [dead_letter] = dead_letter_queue.queue.browse()
+    origin = origin_of(fixture.broker.read(dead_letter))
+    assert origin == DeadLetterOrigin(topic.address, "")
+    with pytest.raises(ActionRefused) as error:
+        fixture.broker.operations.redrive(dead_letter, origin)
+    assert error.value.reason == "origin-gone"
+    assert bodies(dead_letter_queue) == ["b"]
+    assert topic.address not in fixture.broker.destinations
+
+
 def test_dead_letter_is_not_redriven_without_automatic_creation() -> None:
     fixture = BrokerFixture(EngineSettings(auto_create_queues=False))
     queue = fixture.queue(dead_letter=True)

@@ -40,7 +40,7 @@ from sluicemq.broker.subscription import (
 from sluicemq.journal.format import Cause
 from sluicemq.journal.space import ignore
 from sluicemq.model.dead_letters import DeadLetterOrigin, without_dead_letter_properties
-from sluicemq.model.destination import CreatedBy
+from sluicemq.model.destination import CreatedBy, Kind
 from sluicemq.model.errors import (
     ActionRefused,
     BrokerError,
@@ -189,10 +189,12 @@ class Operations:
     ) -> int:
         """Redrive a dead letter to its original destination and subscription.
 
-        Raises ActionRefused as `move`, and if the origin no longer exists and cannot be created for
-        `creator`.
+        Raises ActionRefused as `move`, and if the origin no longer exists. A queue is created, if
+        that is permitted for `creator`; a new topic would have no subscription.
         """
         message = self._to_move(delivery)
+        if origin.address.kind is Kind.TOPIC and origin.address not in self._destinations:
+            raise ActionRefused("origin-gone", f"{origin.address} does not exist now")
         try:
             target = self._destinations.resolve(
                 origin.address, creator=creator, by=CreatedBy.MANAGEMENT
