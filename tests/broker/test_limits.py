@@ -222,6 +222,15 @@ def test_message_that_never_fits_is_refused_instead_of_parked() -> None:
     assert not queue.parked
 
 
+def test_message_larger_than_byte_limit_is_refused_permanently() -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_bytes=4)
+    with pytest.raises(MessageTooLarge, match=r"q holds up to 4 bytes, this body alone has 5"):
+        fixture.send(queue, "12345")
+    [refusal] = fixture.broker.batches.check([(queue.address, fixture.message(queue, "12345"))])
+    assert not refusal.is_temporary
+
+
 def test_producer_that_cannot_wait_is_refused() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)

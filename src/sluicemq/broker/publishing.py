@@ -245,15 +245,7 @@ class Publisher:
         Raises MessageTooLarge, LimitExceeded.
         """
         core = self._core
-        body_size = len(message.body)
-        max_bytes = destination.settings.max_bytes
-        if max_bytes and body_size > max_bytes:
-            _reject(
-                destination,
-                MessageTooLarge,
-                f"{destination.address} holds up to {max_bytes} bytes, "
-                f"this body alone has {body_size}",
-            )
+        _expect_room_when_empty(destination, len(message.body))
         size = core.size_in_memory(message)
         if core.memory + size > core.settings.memory_limit:
             _reject(
@@ -302,6 +294,7 @@ class Publisher:
                         "are waiting there",
                     )
             if not destination.drops_when_full:
+                _expect_room_when_empty(destination, size)
                 _reject(
                     destination,
                     LimitExceeded,
@@ -458,6 +451,17 @@ def _check_message(destination: Destination, message: Message) -> None:
         latest_expiration = destination.core.clock.wall + settings.message_ttl
         if not message.expiration or message.expiration > latest_expiration:
             message.expiration = latest_expiration
+
+
+def _expect_room_when_empty(destination: Destination, size: int) -> None:
+    """Raise MessageTooLarge if a body of `size` bytes exceeds `max_bytes` alone."""
+    max_bytes = destination.settings.max_bytes
+    if max_bytes and size > max_bytes:
+        _reject(
+            destination,
+            MessageTooLarge,
+            f"{destination.address} holds up to {max_bytes} bytes, this body alone has {size}",
+        )
 
 
 def _reject(destination: Destination, error: type[BrokerError], text: str) -> NoReturn:
