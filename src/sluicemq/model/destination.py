@@ -100,7 +100,14 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
             "ms",
         ),
     ] = 0
-    ack_timeout: Annotated[int, about("Time until an unacked message is requeued.", "ms")] = 0
+    ack_timeout: Annotated[
+        int,
+        about(
+            "Time until an unacked message of a PHPMQ or VibeMQ consumer is requeued. A change "
+            "applies to consumers that subscribe afterwards.",
+            "ms",
+        ),
+    ] = 0
     max_attempts: Annotated[
         int,
         about(
