@@ -716,6 +716,8 @@ class Model:
                 target.totals.rejected += 1
                 return False
             if verdict == "redirect":
+                if moved_entry and self.dead_letter_queue(target) is entry.subscription.destination:
+                    return False
                 target.totals.dead_lettered += 1
                 copy = self.dead_letter_of(copy, target)
                 target = self.dead_letter_queue(target)

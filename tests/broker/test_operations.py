@@ -127,6 +127,25 @@ def test_move_to_full_queue_that_redirects_overflow() -> None:
     assert origin_of(fixture.dead_letters()[0]) == DeadLetterOrigin(Address(Kind.QUEUE, "q"), "")
 
 
+def test_full_queue_that_redirects_overflow_does_not_return_dead_letter_to_its_queue() -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
+    fixture.send(queue, "a", "b")
+    dead_letter_queue = fixture.broker.destinations[Address(Kind.QUEUE, "q.dlq")]
+    [dead_letter] = dead_letter_queue.queue.browse()
+    for operation in (
+        lambda: fixture.broker.operations.redrive(dead_letter, DeadLetterOrigin(queue.address, "")),
+        lambda: fixture.broker.operations.move(dead_letter, queue),
+    ):
+        with pytest.raises(ActionRefused) as error:
+            operation()
+        assert error.value.reason == "target-full"
+    assert [delivery.sequence for delivery in dead_letter_queue.queue.browse()] == [
+        dead_letter.sequence
+    ]
+    assert queue.statistics.dead_lettered == 1
+
+
 def test_dead_letter_of_deleted_topic_is_not_redriven() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)

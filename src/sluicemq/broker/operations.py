@@ -277,7 +277,7 @@ class Operations:
     ) -> int:
         subscription = delivery.subscription
         if target is not subscription.destination:
-            destination, message = self._admit(target, message)
+            destination, message = self._admit(target, message, subscription.destination)
             if destination is not target:
                 target, chosen = destination, None
         remove_waiting(delivery)
@@ -285,18 +285,27 @@ class Operations:
         compact_pending_queues(subscription)
         return sequence
 
-    def _admit(self, target: Destination, message: Message) -> tuple[Destination, Message]:
+    def _admit(
+        self, target: Destination, message: Message, source: Destination | None = None
+    ) -> tuple[Destination, Message]:
         """Return the destination that accepts the message, and the message or its dead letter.
 
-        Raises ActionRefused.
+        Raises ActionRefused, also if the dead letter would go to `source`.
         """
         if self._core.stopping:
             raise BrokerStopping("the broker is shutting down")
         try:
             self._publisher.expect_space(message)  # the operation writes another record
-            return self._publisher.admit(target, message)
+            destination = self._publisher.apply_limits(target, message)
         except (DestinationPrivate, LimitExceeded) as error:
             raise ActionRefused(_REASONS[type(error)], str(error)) from None
+        if destination is target:
+            return target, message
+        if destination is source:
+            raise ActionRefused(
+                "target-full", f"{target.address} is full, and would return it to {source.address}"
+            )
+        return destination, self._publisher.redirect(message, target, destination)
 
     def purge(
         self, destination: Destination, unacked: bool, callback: Callable[[int], None] = ignore
