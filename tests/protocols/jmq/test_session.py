@@ -20,7 +20,7 @@ from sluicemq.protocols.jmq.packets import A, GoodbyeReason, P, PacketType, Stat
 from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.transport import Login, SessionInfo
 from sluicemq.security.access import Access, Credentials, LoginCallback
-from tests.protocols.jmq.harness import Harness, Peer, login, status, string
+from tests.protocols.jmq.harness import Harness, Peer, blocks, login, status, string
 
 H = PacketType
 
@@ -670,6 +670,38 @@ def test_goodbye_follows_replies_to_messages() -> None:
     assert goodbye.type == H.GOODBYE
     assert not peer.transport.open
     assert len(harness.bodies("q")) == 1
+
+
+@pytest.mark.parametrize("end", ["goodbye", "end of input", "disconnect"])
+@pytest.mark.parametrize("kind", [H.COMMIT_TRANSACTION, H.ADD_CONSUMER, H.ACKNOWLEDGE])
+def test_connection_ends_after_replies_that_wait_for_journal(kind: int, end: str) -> None:
+    harness = Harness()
+    peer = harness.connect(client_id="me")
+    session = peer.create_session()
+    transaction = peer.begin(session)
+    peer.send("q", "x", transaction_id=transaction)
+    peer.consume("r", session)
+    peer.send("r", "y")
+    properties: dict[int, dict[str, object]] = {
+        H.COMMIT_TRANSACTION: {"JMQTransactionID": Long(transaction)},
+        H.ADD_CONSUMER: {**peer.destination_properties("t", True), "JMQDurableName": "d"},
+        H.ACKNOWLEDGE: {},
+    }
+    acks = blocks(*peer.delivered())
+    body = acks if kind == H.ACKNOWLEDGE else b""
+    number, data = peer.encode_request(kind, properties[kind], body)
+    if end == "goodbye":
+        data += peer.encode_request(H.GOODBYE)[1]
+    peer.session.receive(data)
+    if end == "end of input":
+        peer.session.end_of_input()
+    elif end == "disconnect":
+        peer.session.disconnect("too loud")
+    harness.run_event_loop()
+    reply, *others = peer.receive()
+    assert (reply.type, reply.consumer_id, status(reply)) == (kind + 1, number, Status.OK)
+    assert len(others) == (end != "end of input")
+    assert not peer.transport.open
 
 
 def test_lost_connection_releases_its_resources() -> None:

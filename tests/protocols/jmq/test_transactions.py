@@ -667,6 +667,17 @@ def test_large_commit_continues_after_its_connection_closes(
     assert not harness.broker.transactions.open
 
 
+def test_client_is_disconnected_after_reply_to_large_commit(harness: Harness, peer: Peer) -> None:
+    begin_large_commit(harness, peer)
+    peer.session.disconnect("the broker stops", stopping=True)
+    for _ in range(30):
+        harness.run_event_loop()
+    reply, goodbye = peer.receive()
+    assert (reply.type, status(reply)) == (H.COMMIT_TRANSACTION_REPLY, Status.OK)
+    assert goodbye.type == H.GOODBYE
+    assert not peer.transport.open
+
+
 def test_requests_about_transaction_that_is_being_committed(harness: Harness, peer: Peer) -> None:
     transaction = begin_large_commit(harness, peer)
     harness.broker.flush()

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Literal, NamedTuple
 
 from sluicemq import __version__
@@ -169,6 +170,8 @@ class JmqConnection:
     reconnectable  True if the client may connect again while this connection is still open
     previous_number  JMQConnectionID of the connection that the client has lost; 0 = none, or it has
                  sent START on this one
+    unanswered   number of requests whose replies wait for the journal
+    on_answered  functions to call once there are none, see `when_answered`
     """
 
     channel: Channel[Packet]
@@ -183,6 +186,8 @@ class JmqConnection:
     sessions: dict[int, JmsSession] = field(default_factory=dict)
     reconnectable: bool = False
     previous_number: int = 0
+    unanswered: int = 0
+    on_answered: list[Callable[[], None]] = field(default_factory=list)
 
     @property
     def identity(self) -> Identity:
@@ -246,6 +251,31 @@ class JmqConnection:
         if isinstance(error, RejectedRequest):
             properties.update(error.properties)
         self.reply(packet, status_of(error), properties)
+
+    def reply_later(
+        self, wait: Callable[[Callable[[], None]], object], reply: Callable[[], None]
+    ) -> None:
+        """Call `wait` with a function to call once the reply to a request may be sent.
+
+        That function calls `reply`. The connection stays open until then, unless `wait` raises.
+        """
+        wait(partial(self._reply_now, reply))
+        self.unanswered += 1
+
+    def _reply_now(self, reply: Callable[[], None]) -> None:
+        self.unanswered -= 1
+        reply()
+        if not self.unanswered:
+            callbacks, self.on_answered = self.on_answered, []
+            for callback in callbacks:
+                callback()
+
+    def when_answered(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once no reply waits for the journal, before a connection closes."""
+        if self.unanswered:
+            self.on_answered.append(callback)
+        else:
+            callback()
 
     def write(self, data: bytes) -> None:
         """Write bytes that are not a delivery."""

@@ -210,8 +210,9 @@ class ConsumerCommands:
         if len(self._sessions_by_consumer) > MAX_CLOSED_CONSUMERS:
             self._sessions_by_consumer.popitem(last=False)
         record = self._broker.last_ack_record if terms.durable else 0
-        self._broker.when_durable(
-            record, partial(self._confirm_consumer, packet, properties, consumer)
+        connection.reply_later(
+            partial(self._broker.when_durable, record),
+            partial(self._confirm_consumer, packet, properties, consumer),
         )
 
     def _confirm_consumer(
@@ -361,9 +362,9 @@ class ConsumerCommands:
         """Remove a durable subscription; the reply follows when that is on disk."""
         connection = self._connection
         self._durables.delete_others(durable_name, [])
-        ack_record = self._broker.last_ack_record
-        self._broker.when_durable(
-            ack_record, partial(connection.reply, packet, properties=properties)
+        connection.reply_later(
+            partial(self._broker.when_durable, self._broker.last_ack_record),
+            partial(connection.reply, packet, properties=properties),
         )
 
     # --- RESUME_FLOW -------------------------------------------------------------------------

@@ -650,10 +650,12 @@ class JmqSession:
         """Ignore further input, and call `callback` after all replies."""
         self._channel.end()
         self._release_resources()
-        broker = self._connection.broker
-        broker.when_completed(
-            partial(broker.when_durable, self._producers.publisher.last_sync, callback)
-        )
+        self._consumer_commands.confirm()
+        connection = self._connection
+        broker = connection.broker
+        last_sync = self._producers.publisher.last_sync
+        when_answered = partial(connection.when_answered, callback)
+        broker.when_completed(partial(broker.when_durable, last_sync, when_answered))
 
     def _release_resources(self) -> None:
         """Release transactions, then sessions.

@@ -509,7 +509,9 @@ class TransactionCommands:
         branch = self._find_branch(packet)
         self._next_state(packet, branch, XaFlag.NOFLAGS)
         limit = self._connection.options.max_per_connection
-        self._branches.prepare(branch, limit, partial(self._reply, packet, branch))
+        self._connection.reply_later(
+            partial(self._branches.prepare, branch, limit), partial(self._reply, packet, branch)
+        )
 
     def commit(self, packet: Packet) -> None:
         """Handle COMMIT_TRANSACTION."""
@@ -525,7 +527,7 @@ class TransactionCommands:
             reply()
             return
         try:
-            self._branches.commit(branch, reply)
+            self._connection.reply_later(partial(self._branches.commit, branch), reply)
         except BrokerError:
             if next_branch is not None:
                 self._branches.roll_back(next_branch)
@@ -549,7 +551,9 @@ class TransactionCommands:
                     consumer.redeliver(sysids, attempted)
             sequence = self._branches.roll_back(branch)
         claim_transaction(self._connection.identity, branch.transaction)
-        self._broker.when_durable(sequence, partial(self._reply, packet, branch))
+        self._connection.reply_later(
+            partial(self._broker.when_durable, sequence), partial(self._reply, packet, branch)
+        )
 
     # --- RECOVER and VERIFY ------------------------------------------------------------------
 
