@@ -456,6 +456,23 @@ def test_packet_above_size_limit_is_423() -> None:
     assert [len(body) for body in harness.bodies("q")] == [9_000]
 
 
+def test_reason_of_423_names_the_limit() -> None:
+    peer = Harness().connect_without_hello()
+    peer.session.receive(peer.encode_request(H.HELLO, {}, bytes(70_000))[1])
+    peer.hello()
+    peer.request(H.AUTHENTICATE, {}, login("a", "b"), expect=Status.OK)
+    properties = {f"p{index}": "x" * 60_000 for index in range(18)}
+    peer.session.receive(peer.encode_request(H.PING, properties)[1])
+    peer.session.receive(peer.encode_request(H.PING, header=bytes(262_145))[1])
+    replies = peer.receive()
+    assert [status(reply) for reply in replies] == [Status.ENTITY_TOO_LARGE] * 3
+    assert [reply.properties["JMQReason"] for reply in replies] == [
+        "before the login, packets have up to 65536 bytes, this one 70072",
+        "properties have up to 1048576 bytes together, these 1080160",
+        "variable headers have up to 262144 bytes, this one 262145",
+    ]
+
+
 def test_packets_before_login_have_small_size_limit() -> None:
     peer = Harness().connect_without_hello()
     number, data = peer.encode_request(H.HELLO, {"JMQProtocolLevel": 500}, bytes(70_000))

@@ -452,12 +452,8 @@ class JmqSession:
 
     def _too_large_error(self, packet: Oversized) -> RejectedRequest:
         """Return the error for a packet above the limits."""
-        options = self._connection.options
-        limit = f"{options.max_packet_size} bytes"
-        if not self._login.logged_in:
-            limit = f"{min(options.max_packet_size, options.login_bytes)} bytes before the login"
-        reason = f"packets have up to {limit}, this one {packet.size}"
-        return RejectedRequest(Status.ENTITY_TOO_LARGE, reason)
+        when = "" if self._login.logged_in else "before the login, "
+        return RejectedRequest(Status.ENTITY_TOO_LARGE, when + packet.reason)
 
     def _refuse(self, packet: Packet, error: SluiceError) -> None:
         """Reply to a refused request. The transaction of a message or acknowledgement fails if its

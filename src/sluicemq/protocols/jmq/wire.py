@@ -162,10 +162,12 @@ class Packet:
 class Oversized(Packet):
     """Packet above a limit, whose body and properties are skipped, as is a header above its limit.
 
-    size  announced size in bytes
+    size    announced size in bytes
+    reason  the limit and what exceeds it
     """
 
     size: int = 0
+    reason: str = ""
 
 
 _DEFAULT_LIMITS: Final = Limits()
@@ -329,6 +331,7 @@ class Decoder:
                         version,
                         transaction,
                         size=total,
+                        reason=self._describe_excess(total, offset, block_size),
                     )
                 )
                 self._skip = max(0, end - size)
@@ -357,6 +360,15 @@ class Decoder:
             )
             position = end
         return position
+
+    def _describe_excess(self, total: int, offset: int, block_size: int) -> str:
+        """Return the reason for which a packet is above a limit, for `Oversized`."""
+        if total > self._limit:
+            return f"packets have up to {self._limit} bytes, this one {total}"
+        if offset > self._header_limit:
+            limit = self._header_limit - FIXED_SIZE
+            return f"variable headers have up to {limit} bytes, this one {offset - FIXED_SIZE}"
+        return f"properties have up to {self._property_limit} bytes together, these {block_size}"
 
 
 def _bytes_needed(data: bytes, position: int) -> int:
