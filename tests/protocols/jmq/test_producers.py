@@ -95,10 +95,11 @@ def test_durability_of_persistent_and_other_messages(harness: Harness, peer: Pee
     assert [m.durability for m in messages if m] == [Durability.LAZY, Durability.LAZY]
 
 
-def test_reading_pauses_while_disk_is_slow(harness: Harness, peer: Peer) -> None:
+@pytest.mark.parametrize("flags", [P | A, P])
+def test_reading_pauses_while_disk_is_slow(harness: Harness, peer: Peer, flags: int) -> None:
     body = b"x" * (1 << 20)
     for number in range(17):
-        peer.session.receive(peer.message("q", body, flags=P | A, consumer_id=number))
+        peer.session.receive(peer.message("q", body, flags=flags, consumer_id=number))
     assert peer.transport.paused
     harness.run_event_loop()
     assert not peer.transport.paused

@@ -71,6 +71,8 @@ _LOOKUP_BATCH: Final = 50
 """Number of messages looked up together."""
 _WINDOW: Final = 10_000
 """Numbers of the journal whose messages are examined in order, after those with later numbers."""
+_ANSWERED: Final = A | C | F
+"""Flags that request SEND_REPLY or RESUME_FLOW."""
 _SEND_REPLY: Final = PacketType.SEND_REPLY.value
 _OK: Final = Status.OK.value
 _MAX_SEQUENCE: Final = (1 << 62) - 1
@@ -180,7 +182,8 @@ class Producers:
         else:
             is_accepted = self._publish(packet, header, destination, message)
         self._traffic.published += 1
-        if is_accepted and flags & (A | C | F):
+        # a journaled message without replies is accepted too: its size counts until it is on disk
+        if is_accepted and (flags & _ANSWERED or message.durability):
             self.publisher.accepted.append(packet)
         return destination is None
 
