@@ -351,6 +351,17 @@ def test_resent_message_that_is_unacked_is_not_stored_twice(harness: Harness, pe
     assert not peer.delivered()
 
 
+def test_resent_message_that_is_delayed_is_not_stored_twice(harness: Harness, peer: Peer) -> None:
+    sysid = encode_sysid(1, 1)
+    due = harness.clock.wall + 1000
+    peer.send("q", "x", sysid=sysid, delivery_time=due)
+    for milliseconds in (0, 1000):
+        harness.run_event_loop(milliseconds)
+        again = {"sysid": sysid, "delivery_time": due, "flags": P | I}
+        peer.send("q", "x", expect=Status.NOT_MODIFIED, **again)
+    assert harness.bodies("q") == [b"x"]
+
+
 def test_resent_message_of_durable_subscription_is_not_stored_twice(harness: Harness) -> None:
     peer = harness.connect(client_id="me")
     peer.consume("t", peer.create_session(), topic=True, JMQDurableName="d")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from sluicemq.broker import Broker, Delivery, Destination, Subscription
@@ -286,7 +286,9 @@ class Producers:
         sysid = sysid_of(message, identity)
         priority = destination.priority(message.priority)
         for subscription in destination.all_subscriptions:
-            for delivery in _latest_first(broker, subscription, priority):
+            scheduled = list(subscription.scheduled.values()) if message.deliver_at else []
+            latest = _latest_first(broker, subscription, priority)
+            for delivery in chain(reversed(scheduled), latest):
                 candidate = None
                 if delivery is not None:
                     with suppress(RecordNotFound, JournalDamaged):
