@@ -753,6 +753,9 @@ def test_queue_that_exists_keeps_its_flavour(harness: Harness) -> None:
     reply = peer.request(H.VERIFY_DESTINATION, peer.destination_properties("q"))
     assert reply.properties["JMQDestType"] == 0x121
     assert harness.queue("q").settings.max_consumers == 1
+    create(peer, 0x201, "r")
+    assert create(peer, 0x101, "r").properties["JMQDestType"] == 0x001
+    assert create(peer, 0x201, "r").properties["JMQDestType"] == 0x201
 
 
 def test_flavour_survives_restart(tmp_path: Path) -> None:

@@ -168,8 +168,9 @@ def create_destination(connection: JmqConnection, packet: Packet) -> None:
     elif not wildcard and not is_reserved(address):
         _create(connection, address, bits)
     destination = connection.broker.destinations.find(address)
-    if destination is not None and _flavour_bits(destination):
-        bits = bits & ~_FLAVOUR_BITS | _flavour_bits(destination)
+    if destination is not None:
+        flavour = _flavour_bits(destination) or bits & DestType.ROUND_ROBIN
+        bits = bits & ~_FLAVOUR_BITS | flavour
     properties: dict[str, object] = {
         "JMQDestType": bits,
         "JMQDestUID": format_name(address.name),
