@@ -106,7 +106,8 @@ class Transaction:
                   commit has begun and the original has been deleted
     parts   records that hold the first of `sends` and `acks`, in order
     xid     XA transaction id, set by `prepare`
-    record  sequence of its TRANSACTION_PREPARED record, set by `prepare`
+    record  sequence of its TRANSACTION_PREPARED record, set by `prepare`; after its end the
+            sequence to wait for before responding (0 = none)
     on_end  callbacks for the end of the transaction; their argument is True if it was committed
     callbacks  for a durable and applied preparation or commit
     owner   user that began it; "" = no owner: it precedes the first user, or was migrated
@@ -427,11 +428,11 @@ class Transactions:
                 destination.committing += 1
             self._start(self._commit(transaction))
             return
-        sequence = self.apply_part(
+        transaction.record = self.apply_part(
             transaction, len(transaction.sends), len(transaction.acks), transaction.record
         )
         self.end(transaction, True)
-        self._group_commit.when_durable(sequence, callback)
+        self._group_commit.when_durable(transaction.record, callback)
 
     def perform(self, transaction: Transaction, sends: int, acks: int, record: int) -> int:
         """Publish the first `sends` messages and end the first `acks` deliveries in one journal
@@ -486,6 +487,7 @@ class Transactions:
             acked_deliveries.setdefault(delivery.subscription, []).append(delivery)
         for subscription, deliveries in acked_deliveries.items():
             requeue_unacked(subscription, deliveries, True)
+        transaction.record = sequence
         self.end(transaction, False)
         return sequence
 
@@ -572,11 +574,11 @@ class Transactions:
             yield from self._write_parts(transaction)
         yield self.record_decision(transaction), self.slice_deliveries
         yield from self._apply(transaction)
-        sequence = self.resolve(transaction, transaction.record, True)
+        transaction.record = self.resolve(transaction, transaction.record, True)
         for destination in destinations:
             destination.committing -= 1
         self.end(transaction, True)
-        yield sequence, self.slice_deliveries
+        yield transaction.record, self.slice_deliveries
         _run_callbacks(transaction)
 
     def _write_parts(self, transaction: Transaction) -> Steps:

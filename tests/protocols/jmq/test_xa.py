@@ -439,6 +439,20 @@ def test_repeated_prepare_is_answered_when_it_is_on_disk(harness: Harness, peer:
     assert [status(reply) for reply in peer.receive()] == [Status.OK, Status.OK]
 
 
+@pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK])
+def test_repeated_outcome_is_answered_when_it_is_on_disk(
+    harness: Harness, peer: Peer, outcome: PacketType
+) -> None:
+    step(peer, START)
+    step(peer, END, flags=XaFlag.SUCCESS)
+    step(peer, PREPARE)
+    requests = [peer.encode_request(outcome, {"JMQXAFlags": 0}, xid("x"))[1] for _ in range(2)]
+    peer.session.receive(b"".join(requests))
+    assert peer.receive() == []
+    harness.run_event_loop()
+    assert [status(reply) for reply in peer.receive()] == [Status.OK, Status.OK]
+
+
 def test_number_of_remembered_xids_is_limited(
     harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -356,10 +356,10 @@ class Branches:
                 find_or_create(self._broker, destination.address, destination.creator)
         self._broker.transactions.commit(branch.transaction, on_completed)
 
-    def roll_back(self, branch: Branch, state: State = State.ROLLEDBACK) -> int:
-        """Roll back and return the journal sequence number to wait for."""
+    def roll_back(self, branch: Branch, state: State = State.ROLLEDBACK) -> None:
+        """Roll back."""
         self._set_rollback_state(branch, state)
-        return self._broker.transactions.rollback(branch.transaction)
+        self._broker.transactions.rollback(branch.transaction)
 
     def revoke_acks(
         self, branch: Branch, blocks: Iterable[tuple[int, bytes]]
@@ -524,7 +524,7 @@ class TransactionCommands:
             properties["JMQNextTransactionID"] = Long(next_branch.number)
         reply = partial(self._reply, packet, branch, properties)
         if branch.has_ended:
-            reply()
+            self._reply_when_durable(branch, reply)
             return
         try:
             self._connection.reply_later(partial(self._branches.commit, branch), reply)
@@ -542,18 +542,20 @@ class TransactionCommands:
         """
         branch = self._find_branch(packet)
         self._next_state(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
-        sequence = 0
         if not branch.has_ended:
             if boolean(packet, "JMQRedeliver"):
                 attempted = boolean(packet, "JMQSetRedelivered", True)
                 messages = self._branches.revoke_acks(branch, list(branch.acked))
                 for consumer, sysids in messages.items():
                     consumer.redeliver(sysids, attempted)
-            sequence = self._branches.roll_back(branch)
+            self._branches.roll_back(branch)
         claim_transaction(self._connection.identity, branch.transaction)
-        self._connection.reply_later(
-            partial(self._broker.when_durable, sequence), partial(self._reply, packet, branch)
-        )
+        self._reply_when_durable(branch, partial(self._reply, packet, branch))
+
+    def _reply_when_durable(self, branch: Branch, reply: Callable[[], None]) -> None:
+        """Reply to the end of a transaction once it is durable."""
+        wait = partial(self._broker.when_durable, branch.transaction.record)
+        self._connection.reply_later(wait, reply)
 
     # --- RECOVER and VERIFY ------------------------------------------------------------------
 
