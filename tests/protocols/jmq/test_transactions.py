@@ -667,6 +667,17 @@ def test_large_commit_continues_after_its_connection_closes(
     assert not harness.broker.transactions.open
 
 
+def test_reading_pauses_while_commits_wait_for_disk(harness: Harness, peer: Peer) -> None:
+    numbers = [peer.begin() for _ in range(6)]
+    for number in numbers:
+        peer.send("q", "x" * 3_000_000, transaction_id=number)
+    for number in numbers:
+        peer.session.receive(peer.encode_request(H.COMMIT_TRANSACTION, id_property(number))[1])
+    assert peer.transport.paused
+    harness.run_event_loop()
+    assert not peer.transport.paused
+
+
 def test_client_is_disconnected_after_reply_to_large_commit(harness: Harness, peer: Peer) -> None:
     begin_large_commit(harness, peer)
     peer.session.disconnect("the broker stops", stopping=True)

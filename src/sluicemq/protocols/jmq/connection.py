@@ -253,18 +253,25 @@ class JmqConnection:
         self.reply(packet, status_of(error), properties)
 
     def reply_later(
-        self, wait: Callable[[Callable[[], None]], object], reply: Callable[[], None]
+        self,
+        wait: Callable[[Callable[[], None]], object],
+        reply: Callable[[], None],
+        size: int = 0,
     ) -> None:
         """Call `wait` with a function to call once the reply to a request may be sent.
 
         That function calls `reply`. The connection stays open until then, unless `wait` raises.
+        `size` is the number of bytes that wait for the disk, so that reading pauses if many do.
         """
-        wait(partial(self._reply_now, reply))
+        wait(partial(self._reply_now, reply, size))
         self.unanswered += 1
+        self.channel.unconfirmed += size
 
-    def _reply_now(self, reply: Callable[[], None]) -> None:
+    def _reply_now(self, reply: Callable[[], None], size: int) -> None:
         self.unanswered -= 1
+        self.channel.unconfirmed -= size
         reply()
+        self.channel.update_reading()
         if not self.unanswered:
             callbacks, self.on_answered = self.on_answered, []
             for callback in callbacks:

@@ -510,7 +510,9 @@ class TransactionCommands:
         self._next_state(packet, branch, XaFlag.NOFLAGS)
         limit = self._connection.options.max_per_connection
         self._connection.reply_later(
-            partial(self._branches.prepare, branch, limit), partial(self._reply, packet, branch)
+            partial(self._branches.prepare, branch, limit),
+            partial(self._reply, packet, branch),
+            branch.transaction.bytes,
         )
 
     def commit(self, packet: Packet) -> None:
@@ -527,7 +529,8 @@ class TransactionCommands:
             self._reply_when_durable(branch, reply)
             return
         try:
-            self._connection.reply_later(partial(self._branches.commit, branch), reply)
+            size = branch.transaction.bytes
+            self._connection.reply_later(partial(self._branches.commit, branch), reply, size)
         except BrokerError:
             if next_branch is not None:
                 self._branches.roll_back(next_branch)
