@@ -317,7 +317,18 @@ def test_size_of_pending_requests_is_limited(peer: Peer, monkeypatch: pytest.Mon
     assert [m.body for m in fetch(peer, number, ids * 2)] == [b"a", b"b", b"c"] * 2  # alone
 
 
-def test_size_and_number_of_browse_results_are_limited(harness: Harness) -> None:
+def test_many_queues_are_browsed_at_the_same_time(peer: Peer) -> None:
+    names = [f"q{number}" for number in range(20)]
+    for name in names:
+        peer.send(name, name)
+    results = [browse(peer, name) for name in names]
+    assert [fetch(peer, *result)[0].body.decode() for result in results] == names
+
+
+def test_size_and_number_of_browse_results_are_limited(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(destination_commands, "MAX_RESULTS", 8)
     peer = harness.connect(SessionOptions(max_browsed=2))
     peer.send("q", *"abc")
     number, ids = browse(peer)

@@ -73,7 +73,7 @@ from sluicemq.protocols.jmq.wire import Packet, boolean, number
 
 SLICE_BYTES: Final = 1 << 20
 """Maximum number of bytes of bodies delivered in one slice."""
-MAX_RESULTS: Final = 8
+MAX_RESULTS: Final = 1000
 """Maximum number of results to which DELIVER may refer; older ones are dropped."""
 MAX_RESULT_MESSAGES: Final = 1_000_000
 """Maximum number of messages in these results, 40 bytes each, unless there is only one."""
