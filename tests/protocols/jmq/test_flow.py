@@ -9,7 +9,7 @@ import pytest
 
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import SessionOptions
-from sluicemq.protocols.jmq.packets import AckMode, C, F, PacketType, Status
+from sluicemq.protocols.jmq.packets import AckMode, C, F, PacketType, R, Status
 from sluicemq.protocols.jmq.wire import Packet
 from tests.protocols.jmq.harness import Harness, Peer, encode_sysid, status
 from tests.support.broker import purge
@@ -275,6 +275,20 @@ def test_safe_mode_continues_after_end_of_consumer(
     assert peer.delivered() == []
     peer.acknowledge(message)
     assert peer.texts() == ["3"]
+
+
+def test_safe_mode_delivers_nothing_to_session_that_ends(harness: Harness) -> None:
+    peer = harness.connect(JMQSafeMode=True)
+    session = peer.create_session()
+    peer.consume("q", session)
+    peer.send("q", "a", "b")
+    assert peer.texts() == ["a"]
+    peer.consume("q", session)
+    peer.request(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
+    assert peer.delivered() == []
+    other = harness.connect()
+    other.consume("q", other.create_session())
+    assert [(m.body, m.flags & R) for m in other.delivered()] == [(b"a", R), (b"b", 0)]
 
 
 def test_safe_mode_continues_after_recover_of_message_that_ended(harness: Harness) -> None:

@@ -145,6 +145,7 @@ class ConsumerCommands:
 
     def end_session(self, session: JmsSession) -> None:
         """Requeue the unacked messages of the consumers and remove the consumers."""
+        session.stopped = True  # the end of one consumer resumes the others in safe mode
         for consumer in list(session.consumers.values()):
             consumer.end()
             self._consumers.pop(consumer.number, None)
