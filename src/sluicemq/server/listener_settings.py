@@ -394,8 +394,8 @@ class Listener(ListenerLimits, frozen=True, kw_only=True):
     ping_interval: Annotated[
         float,
         about(
-            "JMQ: time without traffic after which the broker pings a client; after six times as "
-            "long it closes the connection. 0 = never.",
+            "JMQ: time without traffic after which the broker pings a client; after six pings "
+            "without an answer it closes the connection. 0 = never.",
             Unit.SECONDS,
             only=JMQ,
         ),
