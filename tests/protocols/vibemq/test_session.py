@@ -239,6 +239,34 @@ def test_too_many_failed_logins_close_connection(allowed: int) -> None:
     assert harness.find("q") is None
 
 
+@pytest.mark.parametrize("checked_at_once", [False, True])
+def test_end_for_failed_login_follows_acknowledgements_of_publishes(checked_at_once: bool) -> None:
+    """A client that is disconnected without them would publish the messages again."""
+    authenticator = Authenticator(EVERYBODY)
+    harness = harness_with_access(authenticator)
+    peer = harness.connect(SessionOptions(login_failures=1))
+    peer.transport.user_limit_reached = checked_at_once
+    login = {} if checked_at_once else {"authUsername": "u", "authPassword": "p"}
+    frames = [
+        Frame(wire.PUBLISH, "1", "q", b"0"),
+        Frame(wire.CONNECT, "c", headers=login),
+        Frame(wire.PUBLISH, "2", "q", b"0"),
+    ]
+    peer.session.receive(b"".join(map(wire.encode, frames)))
+    for _, callback in authenticator.attempts:
+        callback(AuthenticationFailed("wrong"))
+    peer.session.receive(wire.encode(Frame(wire.PUBLISH, "3", "q", b"0")))
+    harness.run_event_loop()
+    assert [(frame.type, frame.id) for frame in peer.frames()] == [
+        (wire.ERROR, "c"),
+        (wire.PUBLISH_ACK, "1"),
+    ]
+    assert peer.transport.open
+    harness.run_event_loop(1000)
+    assert not peer.transport.open
+    assert len(harness.bodies("q")) == 1
+
+
 def test_successful_login_does_not_reset_failure_count() -> None:
     """Otherwise a user could guess passwords of others without limit on one connection."""
     authenticator = Authenticator()

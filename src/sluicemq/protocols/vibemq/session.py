@@ -134,6 +134,7 @@ class VibemqSession:
         "_login",
         "_next",
         "_options",
+        "_refusal",
         "_requests_in_second",
         "_second",
         "_subscriptions",
@@ -169,6 +170,8 @@ class VibemqSession:
         """The client has sent EOF, and the decoder still has a backlog."""
         self._failures = 0
         """Failed logins."""
+        self._refusal = ""
+        """Reason of the end of the connection if the last login that may fail has failed."""
         self._second = 0
         self._requests_in_second = 0
 
@@ -330,6 +333,8 @@ class VibemqSession:
         acknowledge = self._subscriptions.acknowledge
         publish = self._connection.publish
         for index, frame in enumerate(frames):
+            if self._refusal:
+                break
             kind = frame[0]
             if not self._login.logged_in and kind != CONNECT and kind != PING:
                 reason = "Please send a Connect command first."
@@ -349,20 +354,16 @@ class VibemqSession:
             else:
                 self._execute(frame, follows_ack=index > 0 and frames[index - 1][0] == ACK)
                 later_frames = frames[index + 1 :]
-                if kind in _LONG_REQUESTS and later_frames and not channel.closed:
+                if kind in _LONG_REQUESTS and later_frames and not self._refusal:
                     channel.hold(later_frames, size)
                     break
-            if channel.closed:
-                break
         self._connection.confirm(size)
-        if channel.closed:
-            return
         if channel.held_frames is None:
             decoder = self._decoder
             if channel.ended or (
                 self._input_ended and not decoder.backlog and decoder.error is None
             ):
-                self._close_when_durable()
+                self._close_when_durable(self._refusal)
             elif decoder.error is not None:
                 self._answer_malformed(decoder.error)
         self._channel.update_reading()
@@ -444,8 +445,11 @@ class VibemqSession:
         self._login.check(frame, credentials)
 
     def _answer_login(self, request: Frame, result: Identity | AccessError) -> None:
-        """Answer a Connect with ConnectAck and act as its user from then on, or with an Error, and
-        close after the last permitted attempt."""
+        """Answer a Connect with ConnectAck and act as its user from then on, or with an Error.
+
+        After the last permitted attempt the frames behind it are dropped, and the connection closes
+        once the publishes before it are answered.
+        """
         if isinstance(result, Identity):
             self._log_in(request)
             return
@@ -455,8 +459,8 @@ class VibemqSession:
         may_retry = self._failures < self._options.login_failures
         if may_retry and (self._login.logged_in or not isinstance(result, TooManyConnections)):
             return
-        self._stop()
-        self._login.close_later(str(result))
+        self._refusal = str(result)
+        self._channel.end()
 
     def _log_in(self, frame: Frame) -> None:
         limits = Limits(
@@ -541,7 +545,10 @@ class VibemqSession:
             if last_frame is not None:
                 self._connection.send(last_frame)
             self._stop()
-            self._channel.transport.close(reason)
+            if self._refusal:
+                self._login.close_later(reason)
+            else:
+                self._channel.transport.close(reason)
 
 
 def _login_error(error: AccessError, connect: Frame) -> tuple[str, str]:
