@@ -309,7 +309,8 @@ def test_response_times_out_after_its_last_chunk(
     assert client.take_bytes().endswith(b"\r\n\r\n12")
     harness.run_event_loop(TIMEOUT * 1000)
     assert client.take_bytes() == b""
-    assert not client.open
+    assert client.transport.aborted, "the response looks complete"
+    assert harness.temporary() == []
 
 
 def test_complete_response_at_once_and_nothing_after_its_end(client: Peer, worker: Worker) -> None:
@@ -405,6 +406,19 @@ def test_removed_reply_address_ends_request(harness: Harness, client: Peer, work
     assert not client.open
 
 
+def test_removed_reply_address_interrupts_response(
+    harness: Harness, client: Peer, worker: Worker
+) -> None:
+    client.send_bytes(GET)
+    worker.next_request()
+    worker.reply_with(OK, b"piz")
+    harness.broker.remove(harness.broker.destinations.queue(worker.reply.decode()), force=True)
+    harness.run_event_loop()
+    assert client.take_bytes().endswith(b"\r\n\r\npiz")
+    assert client.transport.aborted
+    assert harness.temporary() == []
+
+
 def test_shutdown_sends_error_unless_response_has_begun(
     harness: Harness, client: Peer, worker: Worker
 ) -> None:
@@ -417,8 +431,9 @@ def test_shutdown_sends_error_unless_response_has_begun(
     for peer in (client, unfinished, idle):
         peer.session.disconnect("the broker stops", stopping=True)
         peer.session.disconnect("the broker stops", stopping=True)
-    assert client.take_bytes() == b""
+    assert (client.take_bytes(), client.transport.aborted) == (b"", True)
     assert unfinished.take_bytes().startswith(b"HTTP/1.0 500 ")
+    assert not unfinished.transport.aborted
     assert idle.take_bytes() == b""
     assert (client.open, unfinished.open, idle.open) == (False, False, False)
 

@@ -8,8 +8,8 @@
 
 (As the original server's gateway.) One request per connection; the end of the connection ends the
 response body. Errors - an invalid request, an invalid reply, a missing reply - are answered with
-status 500 and a reason, or end a response in progress. The only other status is 403: the user of
-the listener may not produce to ADDRESS.
+status 500 and a reason, or reset the connection of a response in progress. The only other status is
+403: the user of the listener may not produce to ADDRESS.
 
     READING ──> WAITING ──> STREAMING ──> CLOSED
        └───────────┴────── 500 ──────────────┘
@@ -161,7 +161,7 @@ class GatewaySession:
                 self._broker.remove(destination, force=True)
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
-        """Answer with `reason` as an error unless the response has begun, and close."""
+        """Answer with `reason` as an error, or reset if the response has begun."""
         if self._state is _State.READING and not self._reader.buffered:
             self._close(reason)
         else:
@@ -279,11 +279,12 @@ class GatewaySession:
             self._fail(f"no reply in {TIMEOUT} s")
 
     def _fail(self, reason: str, status: str = "500") -> None:
-        if self._state is _State.CLOSED:
-            return
-        if self._state is not _State.STREAMING:
+        if self._state is _State.STREAMING:
+            # an orderly close would end a complete response
+            self._transport.abort(reason)
+        elif self._state is not _State.CLOSED:
             self._transport.write((encode_failure(reason, status),))
-        self._close(reason)
+            self._close(reason)
 
     def _close(self, reason: str) -> None:
         self._state = _State.CLOSED
