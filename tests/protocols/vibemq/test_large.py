@@ -442,6 +442,20 @@ def test_message_that_no_consumer_can_take_is_dead_lettered(harness: Harness) ->
         assert (delivery.message.properties or {})["deadLetterReason"] == "TooLargeForVibeMQ"
 
 
+def test_message_with_more_headers_than_a_frame_can_have_is_dead_lettered(
+    harness: Harness,
+) -> None:
+    peer = harness.connect()
+    peer.subscribe("q")
+    destination = harness.destination("q")
+    message = Message(destination.address, b"x", BodyKind.TEXT, Origin.INTERNAL)
+    message.properties = dict.fromkeys(map(str, range(wire.MAX_STRING + 1)), True)
+    harness.broker.publish(destination, message)
+    harness.run_until_idle()
+    assert peer.frames() == []
+    assert harness.bodies("q.dlq") == [b"x"]
+
+
 def test_dead_letter_that_no_consumer_can_take_stays(harness: Harness) -> None:
     peer = harness.connect()
     peer.subscribe("q")

@@ -198,6 +198,8 @@ def encode_large(message: Message, identity: bytes, key: LargeKey, threshold: in
         # without the additions that a frame at the limit omits
         plain = frame(limit=MAX_BODY)
         return plain if len(plain) <= MAX_BODY + HEADER_SIZE else b""
+    except ProtocolError:  # more properties than a frame can have headers
+        return b""
 
 
 EncodedCallback = Callable[[LargeKey, bytes | Exception], None]
