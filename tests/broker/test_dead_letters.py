@@ -6,7 +6,7 @@ import pytest
 
 from sluicemq.broker import Destination, EngineSettings
 from sluicemq.journal.format import UNIT_END, Cause, RecordType
-from sluicemq.model.dead_letters import dead_letter_of
+from sluicemq.model.dead_letters import dead_letter_of, origin_of
 from sluicemq.model.destination import Address, Kind, Overflow
 from sluicemq.model.errors import LimitExceeded
 from sluicemq.model.message import Durability, Message, Origin
@@ -134,6 +134,20 @@ def test_each_subscription_of_topic_has_its_own_dead_letter() -> None:
     failing.release()
     working.acknowledge()
     assert [message.body for message in fixture.dead_letters("t.dlq")] == [b"a"]
+
+
+def test_origin_of_dead_letter_does_not_depend_on_its_publisher() -> None:
+    """A client may publish a dead letter of a topic again, with all of its headers."""
+    fixture = BrokerFixture()
+    queue = fixture.queue(dead_letter=True)
+    reader = fixture.read(queue)
+    properties = {"originalKind": "topic", "originalSubscription": "s"}
+    [sequence] = fixture.send(queue, "a", properties=properties)
+    assert fixture.broker.dead_letter(queue.queue, sequence, "rejected")
+    fixture.broker.flush()
+    reader.detach()
+    [dead_letter] = fixture.dead_letters()
+    assert origin_of(dead_letter) == (Address(Kind.QUEUE, "q"), "")
 
 
 def test_crash_neither_loses_nor_duplicates_dead_letter() -> None:

@@ -53,7 +53,7 @@ def dead_letter_of(message: Message, origin: str, reason: str, attempts: int, wa
     """Return a copy for the dead-letter queue. It never expires; the broker sets its
     destination.
     """
-    properties = dict(message.properties or {})
+    properties = without_dead_letter_properties(message)
     for name in DMQ_PROPERTIES:
         properties.pop(name, None)  # left by an earlier dead-letter queue
     properties[REASON] = reason
