@@ -196,12 +196,7 @@ def dead_letter_of(message: Message, reason: str = "max-attempts") -> Message:
 
 
 def test_dead_letter_headers_have_names_of_broker() -> None:
-    assert mapping.DEAD_LETTER_HEADERS == (
-        dead_letters.REASON,
-        dead_letters.ORIGIN,
-        dead_letters.ATTEMPTS,
-        dead_letters.TIME,
-    )
+    assert set(mapping.DEAD_LETTER_HEADERS) == dead_letters.DEAD_LETTER_PROPERTIES
 
 
 @pytest.mark.parametrize(
@@ -232,8 +227,18 @@ def test_dead_letter_has_its_history(reason: str, expected: str, by_vibemq: bool
     ]
 
 
-def test_dead_letter_of_message_without_headers() -> None:
-    assert set(delivered(dead_letter_of(published())).headers) == set(mapping.DEAD_LETTER_HEADERS)
+@pytest.mark.parametrize("by_vibemq", [True, False])
+def test_dead_letter_of_topic_names_its_subscription(by_vibemq: bool) -> None:
+    dead_letter = dead_letter_of(published() if by_vibemq else foreign(b"[1]"))
+    dead_letters.note_topic(dead_letter, "anna")
+    assert delivered(dead_letter).headers == {
+        "deadLetterReason": "MaxRetriesExceeded",
+        "originalQueue": "orders",
+        "deliveryAttempts": "3",
+        "failedAt": "2023-11-14T22:13:20.123+00:00",
+        "originalKind": "topic",
+        "originalSubscription": "anna",
+    }
 
 
 # --- from other protocols ----------------------------------------------------------------------

@@ -45,7 +45,7 @@ from typing import Final
 
 import msgspec
 
-from sluicemq.model.dead_letters import ORIGIN, REASON, TIME
+from sluicemq.model.dead_letters import KIND, ORIGIN, REASON, SUBSCRIPTION, TIME
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.identifiers import from_identifier
@@ -83,7 +83,7 @@ TYPE: Final = "JMSType"
 CONTENT_ENCODING: Final = "content-encoding"
 BASE64: Final = "base64"
 
-DEAD_LETTER_HEADERS: Final = (REASON, ORIGIN, ATTEMPTS_HEADER, TIME)
+DEAD_LETTER_HEADERS: Final = (REASON, ORIGIN, ATTEMPTS_HEADER, TIME, KIND, SUBSCRIPTION)
 """Properties that describe a dead letter; REASON marks a message as one for the broker."""
 
 _REASONS: Final = {
