@@ -10,7 +10,7 @@ import pytest
 from sluicemq.broker import Delivery
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import BodyKind, Message, Origin
-from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq import session, wire
 from sluicemq.protocols.vibemq.connection import SessionOptions
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness, Peer
@@ -587,6 +587,22 @@ def test_subscription_continues_on_recreated_queue(harness: Harness) -> None:
     harness.run_event_loop()
     [frame] = peer.deliveries()
     assert frame.payload == b"3"
+
+
+def test_subscriptions_of_connection_are_limited(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client could fill the memory with subscriptions to queues that it deletes."""
+    monkeypatch.setattr(session, "MAX_SUBSCRIPTIONS", 2)
+    peer = harness.connect()
+    for name in ("a", "b"):
+        peer.subscribe(name)
+        peer.request(wire.DELETE_QUEUE, name)
+    assert peer.error(wire.SUBSCRIBE, "c") == "SERVER_ERROR"
+    assert harness.find("c") is None
+    assert peer.subscribe("b") == []
+    peer.request(wire.UNSUBSCRIBE, "a")
+    assert peer.subscribe("c") == []
 
 
 def test_subscription_without_queue_can_be_ended(harness: Harness) -> None:

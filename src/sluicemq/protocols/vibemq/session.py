@@ -35,6 +35,7 @@ from sluicemq.model.errors import (
     AccessError,
     AuthenticationMissing,
     FrameTooLarge,
+    LimitExceeded,
     LoginBusy,
     ProtocolError,
     TooManyConnections,
@@ -94,6 +95,8 @@ from sluicemq.security.access import Access, Credentials
 MAX_UNPACKED_BYTES: Final = 4 * MAX_BODY
 """Bytes that compressed frames of one connection may unpack to before other connections are served.
 A single larger frame waits for the memory of the largest frame that is accepted."""
+MAX_SUBSCRIPTIONS: Final = 10_000
+"""Subscriptions of a connection. Those whose queue was deleted count, because they resume."""
 _LONG_REQUESTS: Final = frozenset(
     {CONNECT, LIST_QUEUES, LIST_USERS, GET_USER_PERMISSIONS, SUBSCRIBE, UNSUBSCRIBE}
 )
@@ -496,6 +499,10 @@ class VibemqSession:
             self._answer_subscribed(frame)
             return
         self._subscriptions.remove(name)
+        if len(by_name) >= MAX_SUBSCRIPTIONS:
+            raise LimitExceeded(
+                f"the connection has {MAX_SUBSCRIPTIONS} subscriptions, the limit; end some first"
+            )
         destination = connection.creation.find_or_create(name, self._channel.identity.creator)
         subscriber = Subscriber(self._subscriptions, name)
         subscriber.attach(destination, partial(self._answer_subscribed, frame))
