@@ -927,9 +927,12 @@ def test_backlog_is_sent_once_in_iteration(harness: Harness) -> None:
     assert [frame.id for frame in peer.frames()] == ["s", "m"]
 
 
-def test_one_unsubscribe_is_processed_in_iteration(harness: Harness) -> None:
+@pytest.mark.parametrize(
+    "kind", [wire.UNSUBSCRIBE, wire.CREATE_QUEUE, wire.DELETE_QUEUE, wire.QUEUE_INFO]
+)
+def test_one_infrequent_request_is_processed_in_iteration(harness: Harness, kind: int) -> None:
     peer = harness.connect()
-    requests = [Frame(wire.UNSUBSCRIBE, "1", "a"), Frame(wire.UNSUBSCRIBE, "2", "b")]
+    requests = [Frame(kind, "1", "a"), Frame(kind, "2", "b")]
     peer.session.receive(b"".join(map(wire.encode, requests)))
     assert [frame.id for frame in peer.frames()] == ["1"]
     harness.run_event_loop()

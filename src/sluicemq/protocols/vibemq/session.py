@@ -12,9 +12,10 @@ the password is checked (later requests wait for it), the response to a change o
 is on disk. A malformed frame is answered with INVALID_MESSAGE and ends the connection; other
 invalid requests are answered with an error and the connection stays open.
 
-Of the requests that can take long, such as a login, a list or a queue's backlog, the session
-processes one in an event loop iteration, because a read can have thousands of them. The frames
-after it wait until the client has read the earlier responses.
+Of all requests except Publish, Ack and Ping, the session processes one in an event loop iteration:
+each can take as long as ten publishes, or longer, such as a login, a list or a queue's backlog, and
+a read can have thousands of them. The frames after it wait until the client has read the earlier
+responses.
 
 Another thread unpacks and checks large frames, and compresses long lists. Until it has finished,
 the session neither reads from the client nor processes the frames after the large one or the
@@ -72,7 +73,6 @@ from sluicemq.protocols.vibemq.wire import (
     ERROR,
     GET_USER_PERMISSIONS,
     GRANT_PERMISSION,
-    LIST_QUEUES,
     LIST_USERS,
     MAX_BODY,
     PING,
@@ -97,11 +97,6 @@ MAX_UNPACKED_BYTES: Final = 4 * MAX_BODY
 A single larger frame waits for the memory of the largest frame that is accepted."""
 MAX_SUBSCRIPTIONS: Final = 10_000
 """Subscriptions of a connection. Those whose queue was deleted count, because they resume."""
-_LONG_REQUESTS: Final = frozenset(
-    {CONNECT, LIST_QUEUES, LIST_USERS, GET_USER_PERMISSIONS, SUBSCRIBE, UNSUBSCRIBE}
-)
-"""Requests whose output, a list or a backlog, can be long; CONNECT, whose password check takes
-time; and UNSUBSCRIBE, which examines all copies that the connection has."""
 _NEVER_LIMITED: Final = frozenset({ACK, PING, DISCONNECT})
 _TYPE_NAMES: Final = {
     CONNECT_ACK: "ConnectAck",
@@ -164,7 +159,7 @@ class VibemqSession:
         self._login = LoginCheck(self._channel, self._answer_login, self._handle)
         self._subscriptions = Subscriptions(self._connection)
         self._next = Alarm(transport)
-        """Scheduled processing of the input that is left: frames after a long request, the
+        """Scheduled processing of the input that is left: frames after an infrequent request, the
         decoder's backlog or its large frame."""
         self._job: OffloadedJob | None = None
         """Job for which further input waits: it reads the decoder's large frame or compresses a
@@ -205,8 +200,8 @@ class VibemqSession:
         return is_left
 
     def _process_next(self) -> None:
-        """Process the frames after a long request, or else the next of the decoder's backlog, or
-        submit its large frame for reading, first with a small memory limit."""
+        """Process the frames after an infrequent request, or else the next of the decoder's
+        backlog, or submit its large frame for reading, first with a small memory limit."""
         if self._login.is_checking or self._job is not None or self._channel.unread > MAX_UNREAD:
             return  # it is scheduled again when that has changed
         large = self._decoder.large
@@ -328,7 +323,7 @@ class VibemqSession:
     # --- frames ------------------------------------------------------------------------------
 
     def _handle(self, frames: list[Frame], size: int = 0, large: LargeFrame | None = None) -> None:
-        """Process frames, up to a long request.
+        """Process frames, up to an infrequent request.
 
         `size` is the bytes in which they were received; `large` is the only frame if that is large.
         """
@@ -357,7 +352,7 @@ class VibemqSession:
             else:
                 self._execute(frame, follows_ack=index > 0 and frames[index - 1][0] == ACK)
                 later_frames = frames[index + 1 :]
-                if kind in _LONG_REQUESTS and later_frames and not self._refusal:
+                if later_frames and not self._refusal:
                     channel.hold(later_frames, size)
                     break
         self._connection.confirm(size)
