@@ -246,8 +246,9 @@ class SessionFactories:
     ) -> None:
         """Create the factories of a broker.
 
-        `large` is for large VibeMQ frames. `listeners` is the list of open listeners, which may
-        grow. `context` is for HTTP; `notify` logs warnings of sessions for the operator.
+        `large` is for large VibeMQ frames, and for bodies whose conversion takes long. `listeners`
+        is the list of open listeners, which may grow. `context` is for HTTP; `notify` logs warnings
+        of sessions for the operator.
         """
         self._notify = notify
         self._broker = broker
@@ -342,6 +343,7 @@ class SessionFactories:
             access=self._guest_access(options, transport, refused),
             durability=_durability(options, Durability.NONE),
             limits=MsgliteLimits(line=options.max_header_bytes, body=options.max_frame_bytes),
+            offload=self._large.offload,
         )
 
     def _gateway(self, options: Listener, transport: Transport, refused: bool) -> Session:

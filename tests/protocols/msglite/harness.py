@@ -8,7 +8,9 @@ from sluicemq.protocols.msglite import wire
 from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
 from sluicemq.protocols.transport import Transport
+from sluicemq.protocols.vibemq.large import Offload
 from sluicemq.security.access import OPEN, Access
+from tests.support.offload import Budget, ManualBackground
 from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 
 
@@ -16,6 +18,8 @@ class Harness(SessionHarness):
     def __init__(self, settings: EngineSettings | None = None) -> None:
         super().__init__(settings)
         self.replies = ReplyAddresses(self.clock.wall)
+        self.background = ManualBackground()
+        self.offload = Offload(self.background, Budget())
 
     def open(self, transport: Transport) -> MsgliteSession:
         return MsgliteSession(transport, self.broker, self.replies)
@@ -34,6 +38,7 @@ class Harness(SessionHarness):
             access=access,
             durability=durability,
             limits=limits,
+            offload=self.offload,
         )
         return Peer(self, transport, session)
 

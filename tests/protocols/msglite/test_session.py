@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -13,6 +14,7 @@ from sluicemq.model.destination import (
     is_reply_address,
 )
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from sluicemq.protocols import java
 from sluicemq.protocols.channel import MAX_UNCONFIRMED
 from sluicemq.protocols.msglite import wire
 from tests.protocols.msglite.harness import Harness, Peer
@@ -821,6 +823,88 @@ def test_delivers_messages_of_other_protocols(harness: Harness, client: Peer) ->
         b"rO0=",
         b"",
     ]
+
+
+MAP = {f"key {number}": number for number in range(2000)}
+
+
+def publish_map(harness: Harness, address: bytes = b"a") -> None:
+    """Publish a map whose conversion takes long."""
+    queue = harness.broker.destinations.queue(address.decode())
+    body = java.dumps_map(MAP)
+    harness.broker.publish(queue, Message(queue.address, body, BodyKind.MAP, Origin.JMQ))
+    harness.run_event_loop()
+
+
+@pytest.mark.parametrize("ready", [b"< 0 b a\r\n", b"< 9 a\r\n"])
+def test_long_conversion_of_body_runs_in_another_thread(
+    harness: Harness, client: Peer, ready: bytes
+) -> None:
+    publish_map(harness)
+    assert client.request(ready + b"< 0 a\r\n") == b""
+    harness.run_event_loop(10_000)
+    assert client.take_bytes() == b"", "timed out although the message is there"
+    harness.background.run()
+    harness.run_event_loop()
+    delivered, end = client.frames()
+    assert (delivered[2], json.loads(delivered[3]), end[0]) == ((b"a",), MAP, wire.TIMEOUT)
+    assert harness.bodies("a") == []
+    assert client.request(b"> 1 9 a\r\n1\r\n< 0 a\r\n") == b"> 1 9 a\r\n1\r\n"
+
+
+def test_query_waits_for_conversion_of_its_reply(
+    harness: Harness, client: Peer, worker: Peer
+) -> None:
+    client.send_bytes(b"? 0 9 a\r\n.\r\n")
+    publish_map(harness, reply_address(worker.request(b"< 0 a\r\n")))
+    client.end()
+    assert client.open
+    harness.background.run()
+    harness.run_event_loop()
+    [reply] = client.frames()
+    assert json.loads(reply[3]) == MAP
+    assert not client.open
+    assert list(map(str, harness.broker.destinations)) == ["a"]
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+def test_message_being_converted_is_requeued_with_its_connection(
+    harness: Harness, client: Peer, is_started: bool
+) -> None:
+    publish_map(harness)
+    client.send_bytes(b"< 9 a\r\n")
+    if is_started:
+        harness.background.run()
+    client.drop()
+    harness.background.run()
+    harness.run_event_loop()
+    assert client.take_bytes() == b""
+    other = harness.connect()
+    other.send_bytes(b"< 9 a\r\n")
+    harness.background.run()
+    harness.run_event_loop()
+    assert [frame[0] for frame in other.frames()] == [wire.MESSAGE]
+
+
+def test_message_being_converted_is_sent_although_its_queue_is_deleted(
+    harness: Harness, client: Peer
+) -> None:
+    publish_map(harness)
+    client.send_bytes(b"< 9 a\r\n")
+    harness.broker.remove(harness.broker.destinations.queue("a"), force=True)
+    harness.background.run()
+    harness.run_event_loop()
+    assert [frame[0] for frame in client.frames()] == [wire.MESSAGE]
+    assert client.request(b"> 1 9 a\r\n1\r\n< 0 a\r\n") == b"> 1 9 a\r\n1\r\n"
+
+
+def test_large_body_without_conversion_is_sent_at_once(harness: Harness, client: Peer) -> None:
+    queue = harness.broker.destinations.queue("a")
+    body = bytes(300_000)
+    harness.broker.publish(queue, Message(queue.address, body, BodyKind.BYTES, Origin.JMQ))
+    harness.run_event_loop()
+    [frame] = client.decoder.feed(client.request(b"< 0 a\r\n"))
+    assert frame[3] == body
 
 
 def test_sent_message_has_standard_fields(harness: Harness, client: Peer) -> None:

@@ -3,10 +3,11 @@
 The session processes commands one after the other and responds in their order: a command that waits
 delays all commands behind it. A set of flags records the reasons to wait:
 
-    WAITING   a ready or query waits for its message, up to its timeout
-    PARKED    a message waits for capacity in a queue with overflow `block`
-    SYNCING   a command follows a published message that is not on disk yet (durability sync)
-    FULL      the client must read before the session sends more
+    WAITING     a ready or query waits for its message, up to its timeout
+    CONVERTING  another thread converts the body of that message, which a JMS client has published
+    PARKED      a message waits for capacity in a queue with overflow `block`
+    SYNCING     a command follows a published message that is not on disk yet (durability sync)
+    FULL        the client must read before the session sends more
 
 A ready command is one credit in a window that the queues of all its addresses share. The consumers
 stay attached afterwards, without credit, because the next ready usually names the same addresses.
@@ -25,7 +26,9 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from typing import Final
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
 
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window
 from sluicemq.model.access import Operation
@@ -38,7 +41,7 @@ from sluicemq.model.destination import (
     is_reply_address,
 )
 from sluicemq.model.errors import AccessDenied, BrokerError
-from sluicemq.model.message import Durability
+from sluicemq.model.message import Durability, Message, Origin
 from sluicemq.protocols.channel import Channel, Publisher, SentDeliveries, cache_target, find_target
 from sluicemq.protocols.msglite.mapping import (
     REPLY_PREFIX,
@@ -60,16 +63,20 @@ from sluicemq.protocols.msglite.wire import (
     encode_message,
     message_head,
 )
-from sluicemq.protocols.transport import Alarm, Login, SessionInfo, Transport
+from sluicemq.protocols.transcoding import conversion_work, expanded_size
+from sluicemq.protocols.transport import Alarm, Job, Login, SessionInfo, Transport
 from sluicemq.security.access import OPEN, Access
 
 WAITING: Final = 1
 PARKED: Final = 2
 SYNCING: Final = 4
 FULL: Final = 8
+CONVERTING: Final = 16
 
 # In CPython 3.11, the look-up of an enum member takes 20 times as long as that of a global.
 _SYNC: Final = Durability.SYNC
+_JMQ: Final = Origin.JMQ
+_MSGLITE: Final = Origin.MSGLITE
 
 _MAX_UNSENT: Final = 256 * 1024
 """Bytes written but not sent above which the session processes no further command."""
@@ -79,6 +86,8 @@ _MAX_ALARM: Final = 86_400.0
 """Seconds. Event loops limit timers, the protocol does not limit timeouts: the session sets a timer
 that fires early again."""
 _SMALL_BODY: Final = 4096
+_LARGE: Final = 256 * 1024
+"""Work of converting a body (`conversion_work`) above which another thread converts it."""
 
 _RANDOM_BYTES: Final = 12
 """Size of the unpredictable part of a reply address."""
@@ -114,6 +123,19 @@ class ReplyAddresses:
         return broker.destinations.declare(Address(Kind.QUEUE, name), owner=owner, creator=creator)
 
 
+class WorkerThreads(Protocol):
+    """Worker threads, with a limit of the memory that their jobs need."""
+
+    def submit(
+        self,
+        work: Callable[[], bytes],
+        callback: Callable[[bytes | Exception], None],
+        size: int,
+    ) -> Job:
+        """Call `work`, which needs up to `size` bytes, in a thread, then `callback` on the event
+        loop."""
+
+
 class MsgliteSession:
     """msglite session of one connection. Implements `sluicemq.protocols.transport.Session`."""
 
@@ -123,11 +145,13 @@ class MsgliteSession:
         "_alarm_at",
         "_broker",
         "_channel",
+        "_conversion",
         "_deadline",
         "_decoder",
         "_destinations",
         "_durability",
         "_held_bytes",
+        "_offload",
         "_pending",
         "_publisher",
         "_query",
@@ -148,9 +172,11 @@ class MsgliteSession:
         access: Access = OPEN,
         durability: Durability = Durability.NONE,
         limits: Limits | None = None,
+        offload: WorkerThreads | None = None,
     ) -> None:
         """`replies` is shared by all sessions of the broker. `durability` applies to published
-        messages: the protocol leaves it open, and the original broker keeps messages in memory."""
+        messages: the protocol leaves it open, and the original broker keeps messages in memory.
+        Without an `offload` all bodies are converted on the event loop."""
         assert access.guest is not None  # the protocol has no logins
         self._transport = transport
         self._broker = broker
@@ -176,6 +202,8 @@ class MsgliteSession:
         self._alarm_at = 0
         self._unsent = 0
         self._sent = SentDeliveries(broker, refill=False)
+        self._offload = offload
+        self._conversion: Job | None = None
 
     # --- from the connection -----------------------------------------------------------------
 
@@ -250,6 +278,8 @@ class MsgliteSession:
         """
         self._channel.close()
         self._alarm.cancel()
+        if self._conversion is not None:
+            self._conversion.cancel()
         self._end_consumers(self._sent.unsent)
         self._sent.unsent.clear()
         for consumer in list(self._window.consumers):
@@ -459,18 +489,58 @@ class MsgliteSession:
         for delivery in deliveries:
             message = delivery.message
             assert message is not None  # unacked
-            to = encode_name(consumer.subscription.destination.name)
-            reply = b"" if message.reply_to is None else wire_reply(message)
-            body = wire_body(message)
-            length = len(body)
-            if length <= _SMALL_BODY:
-                self._transport.write((encode_message(wire_timeout(message), to, body, reply),))
+            if message.origin is _MSGLITE:
+                body = message.body
+            elif (
+                message.origin is _JMQ
+                and self._offload is not None
+                and (work := conversion_work(message)) > _LARGE
+                and work > len(message.body)
+            ):
+                self._wait_reasons ^= WAITING | CONVERTING
+                self._conversion = self._offload.submit(
+                    partial(wire_body, message),
+                    partial(self._end_conversion, consumer, delivery, message),
+                    2 * expanded_size(message),
+                )
+                return
             else:
-                head = message_head(length, wire_timeout(message), to, reply)
-                self._transport.write((head, body, b"\r\n"))
-            self._sent.unsent.append((consumer, delivery))
-            self._unsent += len(to) + len(reply) + length
-        self._channel.traffic.delivered += len(deliveries)
+                body = wire_body(message)
+            self._send_message(consumer, delivery, message, body)
+
+    def _end_conversion(
+        self, consumer: Consumer, delivery: Delivery, message: Message, body: bytes | Exception
+    ) -> None:
+        send = partial(self._send_converted, consumer, delivery, message, body)
+        # in a callback of this connection, so that an error ends only this connection
+        self._transport.call_later(0, send)
+
+    def _send_converted(
+        self, consumer: Consumer, delivery: Delivery, message: Message, body: bytes | Exception
+    ) -> None:
+        """Send a message with its converted body, even if its queue has been deleted."""
+        if self._channel.closed:
+            return
+        if isinstance(body, Exception):
+            raise body
+        self._wait_reasons &= ~CONVERTING
+        self._send_message(consumer, delivery, message, body)
+        self._run()
+
+    def _send_message(
+        self, consumer: Consumer, delivery: Delivery, message: Message, body: bytes
+    ) -> None:
+        to = encode_name(consumer.subscription.destination.name)
+        reply = b"" if message.reply_to is None else wire_reply(message)
+        length = len(body)
+        if length <= _SMALL_BODY:
+            self._transport.write((encode_message(wire_timeout(message), to, body, reply),))
+        else:
+            head = message_head(length, wire_timeout(message), to, reply)
+            self._transport.write((head, body, b"\r\n"))
+        self._sent.unsent.append((consumer, delivery))
+        self._unsent += len(to) + len(reply) + length
+        self._channel.traffic.delivered += 1
         self._query = None
         self._wait_reasons &= ~WAITING
         if self._unsent > _MAX_UNSENT:
