@@ -203,6 +203,20 @@ def test_many_ready_commands_at_once_are_answered_in_order(client: Peer) -> None
     ]
 
 
+@pytest.mark.parametrize("commands", [b"? 0 0 a\r\n" * 2, b"< 0 a b\r\n< 0 b a\r\n"])
+def test_few_slow_commands_are_processed_in_iteration(
+    harness: Harness, client: Peer, commands: bytes
+) -> None:
+    client.send_bytes(b"> 0 9 a\r\n> 0 9 b\r\n< 0 a b\r\n< 0 a b\r\n")
+    client.take_bytes()
+    client.session.receive(commands * 1000)
+    first = client.take_bytes()
+    assert 0 < len(first) < 1000
+    harness.run_event_loop()
+    assert first + client.take_bytes() == b"*\r\n" * 2000
+    assert client.request(b"< 0 a\r\n") == b"*\r\n"
+
+
 def test_sessions_that_trigger_each_other(harness: Harness) -> None:
     count = 300
     for n in range(count):

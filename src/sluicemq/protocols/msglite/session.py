@@ -80,6 +80,9 @@ _MSGLITE: Final = Origin.MSGLITE
 
 _MAX_UNSENT: Final = 256 * 1024
 """Bytes written but not sent above which the session processes no further command."""
+_SLOW_COMMAND: Final = 2048
+"""Bytes that a query, or a ready command with other addresses than the one before, counts in
+addition: it takes ten times as long as other commands, and a read can have thousands of them."""
 _MAX_HELD_BACK: Final = 256 * 1024
 """Bytes received behind a waiting command above which reading pauses."""
 _MAX_ALARM: Final = 86_400.0
@@ -407,6 +410,7 @@ class MsgliteSession:
     def _publish_query(self, timeout: int, to: bytes, body: bytes) -> None:
         """Process `?`: publish with a new reply address, then wait for a message there."""
         broker = self._broker
+        self._unsent += _SLOW_COMMAND
         self._query = reply = self._replies.create(broker, self, self._channel.identity.creator)
         broker.attach(reply.queue, self, Window(1, False), ack_timeout=0, owner=self)
         self._wait_reasons |= WAITING
@@ -452,6 +456,7 @@ class MsgliteSession:
             if not consumer.unacked:  # else once its message is sent
                 broker.detach(consumer)
         self._addresses = ()
+        self._unsent += _SLOW_COMMAND
         self._window = Window(0, False)
         complete = True
         for address in dict.fromkeys(addresses):
