@@ -171,6 +171,23 @@ def test_write_error_stops_broker_and_keeps_confirmed_messages(
     assert [int(body.split()[0]) for body in bodies] == list(range(len(bodies)))
 
 
+def test_failure_of_the_last_write_has_the_exit_code_of_a_failed_journal(start: Start) -> None:
+    broker = start(PHPMQ)
+    with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
+        for _ in range(3):
+            client.send("a", bytes(1 << 20))
+        client.confirm()
+    # the journal, but not the log, is larger than that: every further write of it fails
+    resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
+    assert broker.stop() == 74
+    log = broker.log.read_text()
+    assert log.count("the broker stops") == 1
+    assert "File too large" in log
+    assert "Traceback" not in log
+    broker.start()
+    assert len(consume_all(broker.port("phpmq"), "a")) == 3
+
+
 def test_internal_error_does_not_end_repeated_task() -> None:
     calls = []
 

@@ -142,10 +142,13 @@ class Server:
         try:
             await self._serve(loop, journal)
         finally:
+            if self._batch is not None:
+                self._batch.halt()
             with suppress(JournalError):
                 journal.close()
             if self._tracing is not None:
                 self._tracing.export.close()
+        await asyncio.sleep(0)  # if the last write has failed, `_fail` is due
         log.info("stopped", exit_code=self.exit_code)
         return self.exit_code
 
