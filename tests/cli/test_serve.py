@@ -9,17 +9,23 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 from sluicemq.cli.local import PROGRAM, LocalBroker
 from sluicemq.journal import FileJournal
 from tests.cli.conftest import Run
+from tests.faults.plan import machine
 
 
-def start(directory: Path, url: str) -> subprocess.CompletedProcess[str]:
+def start(
+    directory: Path, url: str, program: Sequence[str] = PROGRAM
+) -> subprocess.CompletedProcess[str]:
     """Run a broker that cannot start, in another process because it configures logging."""
-    command = [sys.executable, *PROGRAM, "serve", "--data-dir", str(directory), "--listen", url]
+    command = [sys.executable, *program, "serve", "--data-dir", str(directory), "--listen", url]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
@@ -34,6 +40,19 @@ def test_damaged_journal_has_the_exit_code_of_a_failed_start(tmp_path: Path) -> 
     assert result.returncode == 74
     assert "sluicemq journal check" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_failed_write_at_the_start_has_the_exit_code_of_a_failed_journal(
+    tmp_path: Path, number: int
+) -> None:
+    """The first sync is that of the segment left by the last stop, the third that of a record."""
+    FileJournal.open(tmp_path / "data" / "journal").close()
+    result = start(tmp_path / "data", "phpmq://127.0.0.1:0", machine(f"eio:{number}"))
+    assert result.returncode == 74
+    [error] = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert f"the journal in {tmp_path}/data/journal " in error
+    assert "Check the disk" in error
 
 
 def test_signals_during_shutdown_do_not_change_the_exit_code(tmp_path: Path) -> None:

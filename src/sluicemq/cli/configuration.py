@@ -38,7 +38,7 @@ from sluicemq.cli.location import (
     load_flags,
 )
 from sluicemq.management.broker import LIST_SETTINGS, ConfigurationQuery, SettingView
-from sluicemq.model.errors import JournalDamaged
+from sluicemq.model.errors import JournalDamaged, JournalFailed
 from sluicemq.server.configuration_reference import render, to_builtins
 from sluicemq.server.settings import Unit, format_quantity
 
@@ -63,7 +63,7 @@ def serve(
     try:
         with configuration_advice():
             raise typer.Exit(run_broker(loaded_config))
-    except JournalDamaged as error:
+    except (JournalDamaged, JournalFailed) as error:
         # same exit code as for a later failure: a supervisor must not retry it
         report(error)
         raise typer.Exit(EXIT_JOURNAL) from None

@@ -39,7 +39,7 @@ from sluicemq.journal.segment import (
     read_identity,
 )
 from sluicemq.journal.slots import Slots
-from sluicemq.journal.space import DiskSpace, SpaceReport, convert_no_space_error, ignore
+from sluicemq.journal.space import DiskSpace, SpaceReport, convert_disk_errors, ignore
 from sluicemq.journal.writer import Done, JournalWriter, SegmentFile, Work
 from sluicemq.model.errors import JournalError, JournalFailed, RecordNotFound
 from sluicemq.model.histogram import Histogram
@@ -211,10 +211,10 @@ class FileJournal(Appender):
         reserve, wait for space; call `measure_space` and `check_space` once a second. Without it,
         such writes fail.
 
-        Raises JournalLocked, JournalDamaged, JournalError, OSError.
+        Raises JournalLocked, JournalDamaged, JournalFailed, JournalError, OSError.
         """
         options = options or JournalOptions()
-        with convert_no_space_error(directory), ExitStack() as stack:
+        with convert_disk_errors(directory), ExitStack() as stack:
             if not directory.is_dir():
                 directory.mkdir(parents=True, exist_ok=True, mode=0o750)
                 inherit_owner(directory, directory.parent)

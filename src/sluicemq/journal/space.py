@@ -30,7 +30,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from sluicemq.model.errors import JournalError
+from sluicemq.model.errors import JournalError, JournalFailed
 
 ResultT = TypeVar("ResultT")
 
@@ -327,14 +327,21 @@ def ignore(*arguments: object) -> None:
 
 
 @contextmanager
-def convert_no_space_error(directory: Path) -> Iterator[None]:
-    """Convert a disk-full OSError to a JournalError with the directory and the remedy."""
+def convert_disk_errors(directory: Path) -> Iterator[None]:
+    """Convert an OSError of an open file to an error with the directory and the remedy:
+    JournalError if the disk is full, else JournalFailed. Errors that name a path stay."""
     try:
         yield
     except OSError as error:
-        if error.errno not in NO_SPACE:
+        if error.errno in NO_SPACE:
+            raise JournalError(
+                f"the journal in {directory} cannot be opened: {error}, and there is no reserve, "
+                "or it is used up. Free space on this file system, then start again; nothing is "
+                "lost."
+            ) from error
+        if error.filename is not None:
             raise
-        raise JournalError(
-            f"the journal in {directory} cannot be opened: {error}, and there is no reserve, or it "
-            "is used up. Free space on this file system, then start again; nothing is lost."
+        raise JournalFailed(
+            f"the journal in {directory} cannot be opened: {error}. Check the disk before the next "
+            "start; what was acknowledged is safe."
         ) from error
