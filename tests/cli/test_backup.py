@@ -122,6 +122,30 @@ def test_users_are_backed_up_from_any_working_directory(
     assert (tmp_path / "backup" / "users.json").read_bytes() == users.read_bytes()
 
 
+@pytest.mark.parametrize("running", [False, True])
+def test_restored_broker_has_its_users_in_the_data_directory(
+    run: Run, tmp_path: Path, running: bool
+) -> None:
+    configuration = tmp_path / "sluicemq.toml"
+    configuration.write_text(
+        f"[broker]\ndata_dir = '{tmp_path}/data'\n[auth]\nusers_file = 'own.json'\n"
+        "[[listeners]]\nurl = 'http://127.0.0.1:0'\n"
+    )
+    options = ("--config", str(configuration))
+    broker = LocalBroker(tmp_path / "data", (), options)
+    assert run("users", "add", "root", "--superuser", "--no-password", *options).code == 0
+    with broker:
+        if running:
+            assert run("backup", "create", "backup", *options).code == 0
+    if not running:
+        assert run("backup", "create", "backup", *options).code == 0
+    (tmp_path / "own.json").unlink()
+    assert run("restore", "backup", "--data-dir", "new").code == 0
+    restored = ("--config", "new/configuration.toml", "--data-dir", "new")
+    users = json.loads(run("users", "list", "--json", *restored).out)
+    assert [user["name"] for user in users] == ["root"]
+
+
 def test_list_contains_unfinished_backups_but_no_data_directories(
     run: Run, broker: LocalBroker, tmp_path: Path
 ) -> None:

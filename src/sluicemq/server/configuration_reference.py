@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from sluicemq.management.broker import SettingView
 from sluicemq.model.destination import Address, DestinationSettings, differing
@@ -202,8 +203,10 @@ class EffectiveConfiguration:
 
     @property
     def configuration(self) -> str:
-        """Effective configuration as TOML."""
-        return render(self._config)
+        """Effective configuration as TOML, without `auth.users_file`: a restored broker has its
+        users in its data directory."""
+        auth = replace(self._config.auth, users_file=None)
+        return render(replace(self._config, auth=auth))
 
     def sources(self) -> dict[str, bytes]:
         """Return the contents of the files to back up, by name. Raises OSError.
