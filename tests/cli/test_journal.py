@@ -193,6 +193,15 @@ def test_slots_of_a_stopped_broker(run: Run, data_dir: Path) -> None:
     assert run("journal", "slots", directory, "--delete", "spark").code == 1
 
 
+def test_slot_without_a_limit_has_the_limit_of_the_broker(run: Run, data_dir: Path) -> None:
+    assert run("journal", "slots", str(data_dir), "--create", "spark").code == 0
+    row = run("journal", "slots", str(data_dir)).out.splitlines()[1]
+    assert row.split()[:3] == ["spark", "0", "default"]
+    journal = FileJournal.open(data_dir / "journal", JournalOptions(slot_limit_bytes=1 << 20))
+    assert journal.slots.get("spark").limit_bytes == 1 << 20
+    journal.close()
+
+
 def test_existing_slot_is_not_moved_by_creating_it_again(run: Run, broker: RunningBroker) -> None:
     assert run("slots", "create", "mine", *broker.location).code == 0
     repetition = run("slots", "create", "mine", "--position", "1", *broker.location)

@@ -48,7 +48,7 @@ from sluicemq.journal.inspect import check as check_journal
 from sluicemq.journal.inspect import dump as dump_journal
 from sluicemq.journal.log import compact as compact_journal
 from sluicemq.journal.segment import read_identity
-from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slot, Slots, now_ms
+from sluicemq.journal.slots import Slot, Slots, now_ms
 from sluicemq.journal.stored_backup import Manifest, find_backups, read_manifest
 from sluicemq.journal.stored_backup import restore as restore_backup
 from sluicemq.journal.stored_backup import verify as verify_backup
@@ -192,23 +192,24 @@ def slots(
     ] = 0,
     limit: Annotated[
         str | None,
-        typer.Option("--limit", help="With --create: maximum journal retained, such as 5GiB."),
+        typer.Option(
+            "--limit",
+            help="With --create: maximum journal retained, such as 5GiB; default: "
+            "journal.slot_limit_bytes of the broker.",
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """List the retention slots, whose positions retain segments for their readers; or change
     them."""
-    store = Slots(locate(directory))
+    store = Slots(locate(directory), limit_bytes=0)  # the broker applies its setting
     if create is not None and delete is not None:
         raise ConfigurationError("give either --create or --delete")
     if create is None and (position or limit is not None):
         raise ConfigurationError("--position and --limit require --create")
     if create is not None:
-        store.create(
-            create,
-            position,
-            int(quantity("--limit", limit, Unit.BYTES)) if limit else DEFAULT_SLOT_LIMIT,
-        )
+        limit_bytes = None if limit is None else int(quantity("--limit", limit, Unit.BYTES))
+        store.create(create, position, limit_bytes)
     elif delete is not None:
         store.delete(delete)
     slots_by_name = store.list()
@@ -219,7 +220,11 @@ def slots(
 _SLOTS: Final[tuple[Column[tuple[str, Slot]], ...]] = (
     Column("Slot", lambda item: item[0]),
     Column("Position", lambda item: str(item[1].position), align_right=True),
-    Column("Limit", lambda item: size(item[1].limit_bytes), align_right=True),
+    Column(
+        "Limit",
+        lambda item: size(item[1].limit_bytes) if item[1].limit_bytes else "default",
+        align_right=True,
+    ),
     Column("Created", lambda item: moment(item[1].created), no_fold=True),
     Column("State", lambda item: _slot_state(item[1]), no_fold=True),
 )
