@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -271,6 +273,26 @@ def test_compact_keeps_unused_destinations_and_all_batch_writers(run: Run, tmp_p
     assert broker.destinations.find(ORDERS) is not None
     assert len(broker.batches.writers) == 10_005
     broker.journal.close()
+
+
+def test_compact_keeps_the_segments_of_an_idle_slot(run: Run, data_dir: Path) -> None:
+    """The reader may have been idle because the broker was stopped, and its timeout may be 0."""
+    journal_dir = data_dir / "journal"
+    Slots(journal_dir, limit_bytes=0).create("spark")
+    slot_file = journal_dir / "slots" / "spark.json"
+    slot_file.write_text('{"position": 0, "limit_bytes": 0, "created": 1}')
+    with closing(FileJournal.open(journal_dir, JournalOptions())) as journal:
+        live = [row.sequence for row in journal.recovery.live_rows()]
+        journal.append_completed(0, 1, Cause.ACKNOWLEDGED, live, TIME)
+        journal.seal()
+        journal.sync()
+    segments = set(journal_dir.glob("*.segment"))
+    for segment in segments:
+        os.utime(segment, (1, 1))
+    assert run("journal", "compact", str(data_dir)).code == 0
+    slots = json.loads(run("journal", "slots", str(data_dir), "--json").out)
+    assert not slots["spark"]["lost"]
+    assert segments <= set(journal_dir.glob("*.segment"))
 
 
 def test_compact_of_a_running_broker_is_rejected(run: Run, data_dir: Path) -> None:

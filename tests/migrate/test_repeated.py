@@ -10,7 +10,7 @@ import pytest
 
 from sluicemq.broker import Broker, OfflineImport
 from sluicemq.cli.local import LocalBroker
-from sluicemq.journal import FileJournal, Recovery
+from sluicemq.journal import FileJournal, JournalOptions, Recovery
 from sluicemq.journal.backup import create
 from sluicemq.journal.stored_backup import restore
 from sluicemq.migrate import transfer
@@ -191,10 +191,10 @@ def test_run_that_ends_while_another_one_starts_is_taken_into_account(
     """The other run ends before this one locks the journal."""
     open_journal = FileJournal.open
 
-    def finish_other_run(directory: Path) -> FileJournal:
+    def finish_other_run(directory: Path, options: JournalOptions) -> FileJournal:
         monkeypatch.setattr(FileJournal, "open", open_journal)
         assert migrate("openmq", instance.path)["messages"]["imported"] == 10
-        return open_journal(directory)
+        return open_journal(directory, options)
 
     monkeypatch.setattr(FileJournal, "open", finish_other_run)
     assert migrate("openmq", instance.path)["messages"]["imported"] == 0

@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from sluicemq.journal.append import Appender, now
 from sluicemq.journal.compaction import Compactor
 from sluicemq.journal.files import (
@@ -38,7 +40,7 @@ from sluicemq.journal.segment import (
     make_identity,
     read_identity,
 )
-from sluicemq.journal.slots import Slots
+from sluicemq.journal.slots import MAX_POSITION, Slots
 from sluicemq.journal.space import DiskSpace, SpaceReport, convert_disk_errors, ignore
 from sluicemq.journal.writer import Done, JournalWriter, SegmentFile, Work
 from sluicemq.model.errors import JournalError, JournalFailed, RecordNotFound
@@ -615,6 +617,17 @@ class FileJournal(Appender):
         os.close(self._lock)
 
 
+def without_slot_limits(options: JournalOptions) -> JournalOptions:
+    """Return the options for the journal of a stopped broker, which lose no slot: its reader may be
+    idle because the broker is stopped, and the broker's own settings may not be known."""
+    return replace(
+        options,
+        slot_limit_bytes=MAX_POSITION,
+        slot_idle_timeout=0,
+        invalidate_slots_on_low_disk_space=False,
+    )
+
+
 def compact(
     directory: Path,
     options: JournalOptions | None = None,
@@ -623,11 +636,11 @@ def compact(
     """Compact a journal that no broker has open; return its statistics before and after.
 
     `adopt` reads the recovery as a broker does and calls `set_snapshot_source`; without it,
-    segments after the broker's last snapshot are not compacted.
+    segments after the broker's last snapshot are not compacted. Slots are kept.
 
     Raises JournalFailed and the errors of `FileJournal.open`.
     """
-    journal = FileJournal.open(directory, options)
+    journal = FileJournal.open(directory, without_slot_limits(options or JournalOptions()))
     try:
         if adopt is not None:
             adopt(journal)

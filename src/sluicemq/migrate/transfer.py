@@ -49,8 +49,9 @@ from sluicemq.broker import (
     compile_selector,
     recover,
 )
-from sluicemq.journal import FileJournal
+from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.journal.files import JOURNAL_NAME, open_and_inherit_owner
+from sluicemq.journal.log import without_slot_limits
 from sluicemq.journal.slots import now_ms
 from sluicemq.migrate.configuration import add_users
 from sluicemq.migrate.plan import (
@@ -132,7 +133,8 @@ def transfer(
     plan.change_detector.check("nothing has been written")
     _check_names(plan, configured)
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    journal = FileJournal.open(data_dir / JOURNAL_NAME)
+    options = without_slot_limits(JournalOptions())
+    journal = FileJournal.open(data_dir / JOURNAL_NAME, options)
     try:
         ledger = Ledger(data_dir)  # with the journal locked: another run may add lines
         settings = EngineSettings(default_destination=plan.defaults, max_destinations=0)
