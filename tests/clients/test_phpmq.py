@@ -185,7 +185,7 @@ def test_values_that_cannot_be_encoded_are_not_sent(listener: socket.socket) -> 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("when", ["before close", "during close"])
+@pytest.mark.parametrize("when", ["before close", "during close", "during close and receive"])
 def test_close_raises_if_connection_is_reset_after_send(listener: socket.socket, when: str) -> None:
     """The broker resets a connection whose messages it has not stored."""
 
@@ -201,8 +201,16 @@ def test_close_raises_if_connection_is_reset_after_send(listener: socket.socket,
                 await asyncio.sleep(0.001)
             closing = asyncio.create_task(client.close())
         else:
+            receiving = asyncio.create_task(client.receive())
+            await asyncio.sleep(0)
+            if when == "during close":
+                receiving.cancel()
             closing = asyncio.create_task(client.close())
             assert await asyncio.to_thread(peer.recv, 1000) == b""
+            await asyncio.wait([receiving])
+            if not receiving.cancelled():
+                with pytest.raises(ConnectionLost, match="the client is closed"):
+                    await client.send("q", b"not sent")
             peer.close()
         with pytest.raises(ConnectionLost, match="reset"):
             await closing

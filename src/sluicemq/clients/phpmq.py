@@ -136,8 +136,16 @@ class _Connection(ClientTransport[Frame]):
 
     def check(self) -> None:
         if self.failure is not None:
-            self.confirmed = self.sends
+            self.count_reported()
         super().check()
+
+    def count_reported(self) -> None:
+        """Count the unconfirmed messages as reported, because a call raises `failure`.
+
+        While the client closes, `failure` says only that: `close` reports the loss.
+        """
+        if not self._is_closing:
+            self.confirmed = self.sends
 
     async def close(self) -> None:
         await super().close()
@@ -209,12 +217,14 @@ class PhpmqClient(AsyncClient):
         ConnectionLost, RequestTimeout; ValueError for a name or number that the protocol cannot
         represent.
         """
+        connection = self._connection
         ttl, version = _not_negative(ttl, "ttl"), self._dispatch_version
         if version == "auto":
             version = 2 if ttl else 1
         frame = encode_send(_name(queue), body, ttl, dispatch_version=version)
-        self._connection.sends += 1
-        await self._connection.send(frame)
+        connection.write(frame)
+        connection.sends += 1
+        await connection.drain()
 
     async def subscribe(self, queue: str, window: int = 1, *acknowledged: PhpmqMessage) -> None:
         """Subscribe with up to `window` unacked messages; 0 unsubscribes and requeues all.
@@ -240,7 +250,7 @@ class PhpmqClient(AsyncClient):
         try:
             return PhpmqMessage(self, await connection.inbox.take(timeout))
         except ConnectionLost:
-            connection.confirmed = connection.sends
+            connection.count_reported()
             raise
 
     async def consume(self, queue: str, window: int = 1) -> AsyncIterator[PhpmqMessage]:

@@ -163,6 +163,11 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
         """Queue bytes, and wait while too many are queued. Raises as `write`; RequestTimeout."""
         self.write(data)
         if not self._writable.is_set():
+            await self.drain()
+
+    async def drain(self) -> None:
+        """Wait while too many bytes are queued. Raises as `check`; RequestTimeout."""
+        if not self._writable.is_set():
             async with time_limit(
                 self.timeout, f"the broker has accepted no data for {self.timeout} s"
             ):
