@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 
 import pytest
+import trustme
 
 from tests.protocols.sockets import serve
 from tests.support.sessions import SessionHarness
@@ -33,3 +35,14 @@ def listener() -> Iterator[socket.socket]:
     """A listening socket whose connections the test answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def certificates() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """TLS contexts of a broker named localhost, and of a client that trusts it."""
+    authority = trustme.CA()
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(server)
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    return server, client

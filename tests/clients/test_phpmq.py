@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Coroutine
 
@@ -234,6 +235,55 @@ def test_close_after_reset_without_unconfirmed_messages(listener: socket.socket)
         assert await asyncio.to_thread(peer.recv, 1000)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         peer.close()
+        await client.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_close_over_tls_confirms_messages_while_dispatches_arrive(
+    listener: socket.socket, certificates: tuple[ssl.SSLContext, ssl.SSLContext], is_stored: bool
+) -> None:
+    server_context, client_context = certificates
+
+    async def main() -> None:
+        port = port_of(listener)
+        connecting = asyncio.create_task(
+            PhpmqClient.connect("localhost", port, ssl_context=client_context)
+        )
+        connection, _ = await asyncio.to_thread(listener.accept)
+        connection.settimeout(60)
+        peer = await asyncio.to_thread(server_context.wrap_socket, connection, server_side=True)
+        client = await connecting
+        await client.subscribe("q", 2)
+        await client.send("q", b"1")
+        receiving = asyncio.create_task(client.receive())
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(client.close())
+        with pytest.raises(ConnectionLost, match="the client is closed"):
+            await receiving
+        with pytest.raises(ConnectionLost, match="the client is closed"):
+            await client.subscribe("q", 2)
+        peer.sendall(encode_dispatch(b"q", b"1", b"f" * 32))
+        received = b""
+        while b"confirm" not in received:
+            data = await asyncio.to_thread(peer.recv, 1000)
+            assert data, "the client has ended the connection"
+            received += data
+        if is_stored:
+            probe = received.rfind(wire.PROBE)
+            queue = received[probe : probe + len(wire.PROBE) + 16]
+            peer.sendall(encode_dispatch(queue, b"", b"e" * 32))
+            assert await asyncio.to_thread(peer.recv, 1000) == wire.encode_acknowledge(
+                queue, b"e" * 32
+            )
+            assert await asyncio.to_thread(peer.recv, 1000) == b""
+        peer.close()
+        if is_stored:
+            await closing
+        else:
+            with pytest.raises(ConnectionLost, match="the broker closed the connection"):
+                await closing
         await client.close()
 
     asyncio.run(main())

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-import trustme
 
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.msglite import MsgliteClient
@@ -121,17 +120,6 @@ def run(main: Callable[[], Coroutine[None, None, None]]) -> None:
             await main()
 
     asyncio.run(limited())
-
-
-@pytest.fixture(scope="module")
-def certificates() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """TLS contexts of a broker named localhost, and of a client that trusts it."""
-    authority = trustme.CA()
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(server)
-    client = ssl.create_default_context()
-    authority.configure_trust(client)
-    return server, client
 
 
 def test_connecting_to_unused_address_fails(user: User, tmp_path: Path) -> None:

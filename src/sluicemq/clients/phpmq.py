@@ -12,11 +12,12 @@ client; a message that is never acknowledged occupies its place in the window, a
 the connection ends.
 
 The protocol confirms nothing. `close` ends the client's output and waits until the broker closes;
-SluiceMQ does so once all messages sent with durability `sync` are on disk. Over TLS it does not
-wait. `close` raises ConnectionLost if the connection is reset instead: SluiceMQ does that if it has
-to close while sent messages wait for capacity. A broker that refuses a message (its queue is full,
-its name too long) closes the connection: the next call raises ConnectionLost, but `close` does not.
-`confirm` raises it, over TLS, too.
+SluiceMQ does so once all messages sent with durability `sync` are on disk. Over TLS, which has no
+half-close, `close` waits for unconfirmed messages as `confirm` does. `close` raises ConnectionLost
+if the connection is reset instead: SluiceMQ does that if it has to close while sent messages wait
+for capacity. A broker that refuses a message (its queue is full, its name too long) closes the
+connection: the next call raises ConnectionLost, but `close` does so only over TLS. `confirm` always
+raises it.
 
 Dispatches of both versions are accepted. `dispatch_version` is the form of sent messages: 2 writes
 a TTL packet with each message, 1 with none, "auto" with those that have a `ttl`. A released PHP
@@ -53,7 +54,7 @@ from sluicemq.protocols.phpmq.wire import (
 
 DEFAULT_PORT = 9100
 PROBE_SECONDS: Final = 60
-"""Time to live of the message that `confirm` sends, in case the connection breaks."""
+"""Time to live of the message of a probe, in case the connection breaks."""
 
 
 def _dispatch_version(name: str, value: str) -> DispatchVersion:
@@ -125,14 +126,17 @@ class PhpmqMessage:
 class _Connection(ClientTransport[Frame]):
     """Connection that keeps the messages of the subscribed queue until `receive` takes them."""
 
-    def __init__(self, limits: Limits, timeout: float) -> None:
+    def __init__(self, limits: Limits, timeout: float, dispatch_version: DispatchVersion) -> None:
         super().__init__(Decoder(limits, FROM_SERVER), timeout)
+        self.dispatch_version = dispatch_version
         self.queue = b""
         self.inbox = Inbox[Frame]()
         self.sends = 0
         """Number of sent messages."""
         self.confirmed = 0
         """Number of those that are confirmed, or whose loss a call has raised."""
+        self._is_probing = False
+        """The connection closes when the message of the last probe arrives."""
 
     def check(self) -> None:
         if self.failure is not None:
@@ -147,16 +151,39 @@ class _Connection(ClientTransport[Frame]):
         if not self._is_closing:
             self.confirmed = self.sends
 
+    def subscribe(self, queue: bytes, requests: bytes) -> None:
+        """Write requests that replace the subscription. `queue` b"": by none. Raises as `write`."""
+        self.write(requests)
+        self.queue = queue
+        self.inbox.messages.clear()
+
+    def new_probe(self) -> tuple[bytes, bytes]:
+        """Return a unique name of a queue, and requests to consume from it and send to it."""
+        queue = PROBE + secrets.token_hex(8).encode()
+        version = 1 if self.dispatch_version == 1 else 2
+        message = encode_send(queue, b"confirm", PROBE_SECONDS, dispatch_version=version)
+        return queue, encode_consume(queue, 1) + message
+
     async def close(self) -> None:
         await super().close()
-        if self.reset is not None and self.sends > self.confirmed:
+        if self.sends == self.confirmed:
+            return
+        assert self._transport is not None
+        # over TLS, an orderly end confirms nothing
+        if self.reset is not None or not self._transport.can_write_eof():
             self.confirmed = self.sends
-            raise copy_error(self.reset)
+            raise copy_error(self.reset or ConnectionLost("the broker closed the connection"))
 
     def handle_frames(self, frames: list[Frame]) -> None:
         for frame in frames:
             if frame[1] == self.queue:  # else sent before the last `subscribe` was read
                 self.inbox.put(frame)
+        if self._is_probing and self.inbox.messages:
+            _, queue, _, message_id, _ = self.inbox.messages.popleft()
+            self.confirmed = self.sends
+            assert self._transport is not None
+            self._transport.write(encode_acknowledge(queue, message_id))
+            self._transport.close()
 
     def release(self, reason: ClientError) -> None:
         self.inbox.finish(reason)
@@ -165,7 +192,14 @@ class _Connection(ClientTransport[Frame]):
         self.mark_lost(ConnectionLost("the client is closed"))
         if transport.can_write_eof():
             self.end_output(transport)
-        else:  # TLS: close flushes queued data and notifies the peer
+        elif self.sends > self.confirmed:
+            # Data that arrives after the end of a TLS connection breaks it. The message of the
+            # probe is the last: the probe replaces the subscription.
+            self.queue, requests = self.new_probe()
+            self.inbox.messages.clear()
+            self._is_probing = True
+            transport.write(requests)
+        else:  # close flushes queued data and notifies the peer
             transport.close()
 
 
@@ -175,9 +209,8 @@ class PhpmqClient(AsyncClient):
     Several tasks may send; one at a time may receive.
     """
 
-    def __init__(self, connection: _Connection, dispatch_version: DispatchVersion) -> None:
+    def __init__(self, connection: _Connection) -> None:
         self._connection = connection
-        self._dispatch_version = dispatch_version
 
     @classmethod
     async def connect(
@@ -197,9 +230,9 @@ class PhpmqClient(AsyncClient):
         closing. `dispatch_version`: see the module; 1 is for brokers without TTL packets. Raises
         ConnectionLost, RequestTimeout.
         """
-        connection = _Connection(limits or Limits(), timeout)
+        connection = _Connection(limits or Limits(), timeout, dispatch_version)
         await connection.dial(host, port, path, ssl_context)
-        return cls(connection, dispatch_version)
+        return cls(connection)
 
     @classmethod
     async def open(cls, url: str, **options: Any) -> Self:
@@ -218,7 +251,7 @@ class PhpmqClient(AsyncClient):
         represent.
         """
         connection = self._connection
-        ttl, version = _not_negative(ttl, "ttl"), self._dispatch_version
+        ttl, version = _not_negative(ttl, "ttl"), connection.dispatch_version
         if version == "auto":
             version = 2 if ttl else 1
         frame = encode_send(_name(queue), body, ttl, dispatch_version=version)
@@ -236,10 +269,9 @@ class PhpmqClient(AsyncClient):
         """
         name, connection = _name(queue), self._connection
         request = encode_consume(name, _not_negative(window, "window"))
-        connection.inbox.messages.clear()
-        connection.queue = name if window else b""
         acks = [encode_acknowledge(item._raw_queue, item._raw_id) for item in acknowledged]
-        await connection.send(b"".join((*acks, request)))
+        connection.subscribe(name if window else b"", b"".join((*acks, request)))
+        await connection.drain()
 
     async def receive(self, timeout: float | None = None) -> PhpmqMessage:
         """Return the next message; waits up to `timeout` seconds (None = no limit).
@@ -269,11 +301,10 @@ class PhpmqClient(AsyncClient):
         """
         connection = self._connection
         timeout = connection.timeout
-        probe = decode_name(PROBE) + secrets.token_hex(8)
+        sent = connection.sends
         try:
-            await self.subscribe(probe, 1)
-            sent = connection.sends + 1
-            await self.send(probe, b"confirm", PROBE_SECONDS)
+            connection.subscribe(*connection.new_probe())
+            await connection.drain()
             await (await self.receive(timeout)).ack()
         except RequestTimeout:
             raise RequestTimeout(f"no confirmation in {timeout:g} s") from None
@@ -286,7 +317,6 @@ class PhpmqClient(AsyncClient):
     async def close(self) -> None:
         """Send queued data, and wait until the broker has read it and closed.
 
-        Raises RequestTimeout, or ConnectionLost if the connection is reset, if it is unknown which
-        messages the broker received.
+        Raises RequestTimeout or ConnectionLost if it is unknown which messages the broker received.
         """
         await self._connection.close()

@@ -10,8 +10,8 @@ the frames; the client of the protocol does that. All protocols report failures 
 
 A connection is closed in two steps, so that nothing sent before is lost: the client signals that it
 sends no more, then waits until the broker has read everything and closes. TCP and Unix sockets have
-a half-close for that. TLS has none that leaves the other direction open, so over TLS either the
-protocol has a command for it or the connection is closed at once.
+a half-close for that. TLS has none that leaves the other direction open, so over TLS either a
+command or a message of the protocol has this effect or the connection is closed at once.
 
 All times are seconds.
 """
