@@ -448,6 +448,20 @@ def test_silent_broker_causes_timeout(listener: socket.socket) -> None:
     run_with_scripted_broker(listener, scenario, timeout=1)
 
 
+def test_timeout_of_answered_command_does_not_delay_error(listener: socket.socket) -> None:
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        for _ in range(2):
+            answer = asyncio.create_task(client.ready("a", timeout=LONG))
+            await asyncio.sleep(0)
+            peer.sendall(b"> 1 9 a\r\nx\r\n")
+            assert await answer is not None
+        async with asyncio.timeout(10):
+            with pytest.raises(RequestTimeout, match="no answer in 1 s"):
+                await client.ready("a", timeout=0)
+
+    run_with_scripted_broker(listener, scenario, timeout=1)
+
+
 # --- blocking ----------------------------------------------------------------------------------
 
 

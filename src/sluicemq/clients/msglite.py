@@ -106,6 +106,7 @@ class _Request:
     """Pending command. `names` are the addresses of a `ready`; () for a query.
 
     sends    number of messages sent before the command
+    timeout  seconds that the broker may wait after it has started the command
     started  time of the event loop at which the broker started the command: it has answered all
              commands before
     answer   message or None; done while the command is pending if no call waits for it. Another
@@ -113,9 +114,10 @@ class _Request:
              which would wait behind it
     """
 
-    def __init__(self, names: tuple[str, ...], sends: int) -> None:
+    def __init__(self, names: tuple[str, ...], sends: int, timeout: int) -> None:
         self.names = names
         self.sends = sends
+        self.timeout = timeout
         self.started: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self.expect_answer()
 
@@ -150,9 +152,9 @@ class _Connection(ClientTransport[Frame]):
         if peer is not None and peer.family != socket.AF_UNIX:
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
-    def ask(self, command: bytes, names: tuple[str, ...]) -> _Request:
+    def ask(self, command: bytes, names: tuple[str, ...], timeout: int) -> _Request:
         self.write(command)
-        request = _Request(names, self.sends)
+        request = _Request(names, self.sends, timeout)
         self.requests.append(request)
         if len(self.requests) == 1:
             self._start_first()
@@ -160,6 +162,16 @@ class _Connection(ClientTransport[Frame]):
 
     def _start_first(self) -> None:
         self.requests[0].started.set_result(asyncio.get_running_loop().time())
+
+    def answered_by(self, request: _Request) -> float:
+        """Return the latest time of the event loop at which the broker answers a pending command:
+        it processes them one after the other."""
+        answered = self.requests[0].started.result()
+        for pending in self.requests:
+            answered += pending.timeout
+            if pending is request:
+                break
+        return answered
 
     def take_unclaimed(self, names: tuple[str, ...]) -> MsgliteMessage | None:
         """Remove and return the first unclaimed message for these addresses."""
@@ -232,8 +244,6 @@ class MsgliteClient(AsyncClient):
 
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
-        self._answered_by = 0.0
-        """Latest time at which the broker will have answered all pending commands."""
 
     @classmethod
     async def connect(
@@ -336,17 +346,17 @@ class MsgliteClient(AsyncClient):
     async def _ask(
         self, command: bytes, timeout: int, names: tuple[str, ...]
     ) -> MsgliteMessage | None:
-        request = self._connection.ask(command, names)
-        self._answered_by = max(self._answered_by, time.monotonic()) + timeout
-        return await self._wait(request)
+        return await self._wait(self._connection.ask(command, names, timeout))
 
     async def _wait(self, request: _Request, timeout: float | None = None) -> MsgliteMessage | None:
         """Return the answer. With `timeout`, None if there is none so many seconds after the broker
         started the command, which it continues: another call may take it over.
         """
-        wait_seconds = max(0.0, self._answered_by - time.monotonic()) + self._connection.timeout
+        connection = self._connection
         loop = asyncio.get_running_loop()
-        end = loop.time() + wait_seconds
+        now = loop.time()
+        answered_by = connection.answered_by(request)
+        end = max(now, answered_by) + connection.timeout
         answer = request.answer
         try:
             async with asyncio.timeout_at(end) as limit:
@@ -360,15 +370,15 @@ class MsgliteClient(AsyncClient):
         except TimeoutError:
             if answer.done() and not answer.cancelled():  # it arrived in the last moment
                 return answer.result()
-            if timeout is None or time.monotonic() > self._answered_by + self._connection.timeout:
-                raise RequestTimeout(f"no answer in {wait_seconds:.0f} s") from None
+            if timeout is None or loop.time() > answered_by + connection.timeout:
+                raise RequestTimeout(f"no answer in {end - now:.0f} s") from None
             return None
         except asyncio.CancelledError:
             # cancelled in the moment the message arrived: keep it for the next ready
             if answer.done() and not answer.cancelled() and request.names:
                 message = None if answer.exception() else answer.result()
                 if message is not None:
-                    self._connection.unclaimed.append(message)
+                    connection.unclaimed.append(message)
             raise
         finally:
             answer.cancel()
