@@ -347,7 +347,8 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
         if not self._connected.is_set():
             description = f"no connection in {self.timeout} s: {self._failure}"
             async with time_limit(self.timeout, description):
-                await self._connected.wait()
+                while not self._connected.is_set():  # it may break before this task continues
+                    await self._connected.wait()
         if self._end is not None:
             raise copy_error(self._end)
         assert self._connection is not None

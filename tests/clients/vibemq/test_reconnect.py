@@ -190,6 +190,31 @@ def test_refused_login_is_retried_on_reconnect() -> None:
     run_scenario(scenario, answer)
 
 
+def test_request_waits_for_the_next_connection_if_the_new_one_breaks_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, reconnect=SHORT_BACKOFF)
+        broker.connections[-1].close()
+        while client._connected.is_set():
+            await asyncio.sleep(0)
+        pinging = asyncio.create_task(client.ping())
+        adopt = client._adopt
+
+        def adopt_and_lose(connection: ClientConnection) -> None:
+            monkeypatch.setattr(client, "_adopt", adopt)
+            adopt(connection)
+            connection.mark_lost(ConnectionLost("the broker closed the connection"))
+            connection.abort()
+
+        monkeypatch.setattr(client, "_adopt", adopt_and_lose)
+        await pinging
+        assert broker.types().count(wire.CONNECT) == 3
+        await client.close()
+
+    run_scenario(scenario)
+
+
 def test_request_while_disconnected_reports_why_there_is_no_connection() -> None:
     def answer(frame: Frame) -> list[Frame]:
         if frame.type == wire.CONNECT and len(brokers[0].connections) > 1:
