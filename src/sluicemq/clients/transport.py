@@ -345,10 +345,13 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
     async def ready(self) -> ConnectionT:
         """Return the connection; waits for a new one. Raises ConnectionLost, RequestTimeout."""
         if not self._connected.is_set():
-            description = f"no connection in {self.timeout} s: {self._failure}"
-            async with time_limit(self.timeout, description):
-                while not self._connected.is_set():  # it may break before this task continues
-                    await self._connected.wait()
+            try:
+                async with asyncio.timeout(self.timeout):
+                    while not self._connected.is_set():  # it may break before this task continues
+                        await self._connected.wait()
+            except TimeoutError:
+                description = f"no connection in {self.timeout} s: {self._failure}"
+                raise RequestTimeout(description) from None
         if self._end is not None:
             raise copy_error(self._end)
         assert self._connection is not None
