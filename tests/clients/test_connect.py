@@ -16,6 +16,7 @@ from sluicemq.clients import blocking, urls
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.connect import connect
 from sluicemq.clients.phpmq import PhpmqClient, PhpmqMessage
+from sluicemq.clients.transport import AsyncClient
 from sluicemq.model.errors import ConfigurationError, ConnectionLost, RequestTimeout
 from tests.protocols.phpmq.harness import Harness
 from tests.protocols.sockets import port_of, run_against
@@ -109,18 +110,31 @@ def test_close_with_silent_broker_times_out_and_leaves_no_thread(
     client.close()
 
 
-def test_error_in_block_is_raised_instead_of_one_from_closing() -> None:
-    class Client:
-        async def close(self) -> None:
-            raise RequestTimeout("too late")
+class UnclosableClient(AsyncClient):
+    async def close(self) -> None:
+        raise RequestTimeout("too late")
 
-    async def connect() -> Client:
-        return Client()
+
+def test_error_in_block_is_raised_instead_of_one_from_closing() -> None:
+    async def connect() -> UnclosableClient:
+        return UnclosableClient()
 
     with pytest.raises(KeyError), BlockingClient(connect):
         raise KeyError
     with pytest.raises(RequestTimeout), BlockingClient(connect):
         pass
+
+
+def test_cancellation_of_block_is_not_replaced_by_error_from_closing() -> None:
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01), UnclosableClient():
+                await asyncio.sleep(60)
+        with pytest.raises(RequestTimeout):
+            async with UnclosableClient():
+                pass
+
+    asyncio.run(main())
 
 
 def test_close_ends_calls_of_other_threads(harness: Harness, port: int) -> None:

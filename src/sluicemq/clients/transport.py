@@ -23,7 +23,7 @@ import ssl
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext, suppress
 from types import TracebackType
 from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
@@ -303,7 +303,9 @@ class AsyncClient(ABC):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.close()
+        # an error in the context, such as a cancellation, is raised instead of one from closing
+        with suppress(ClientError) if error is not None else nullcontext():
+            await self.close()
 
 
 class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
