@@ -90,7 +90,7 @@ def test_blocking_client_has_methods_and_results_of_its_client(harness: Harness,
         assert threads() == ["sluicemq-client"]
     assert threads() == []
     assert PhpmqMessage.__name__ in repr(message)
-    with pytest.raises(ConnectionLost, match="closed"):
+    with pytest.raises(ConnectionLost, match=r"^the client is closed$"):
         message.ack()
 
 

@@ -49,8 +49,8 @@ class _EventLoop:
         """
         try:
             future = self._portal.start_task_soon(lambda: function(*args, **options))
-        except RuntimeError as error:
-            raise ConnectionLost(f"the client is closed: {error}") from None
+        except RuntimeError:  # the portal does not run any more
+            raise ConnectionLost("the client is closed") from None
         try:
             return future.result()
         except CancelledError:
