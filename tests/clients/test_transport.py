@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 import struct
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -268,6 +269,25 @@ def test_send_times_out_if_broker_does_not_read(user: User, listener: socket.soc
             pytest.raises(RequestTimeout, match=r"accepted no data for 0\.5 s"),
         ):
             await user.send(TOO_MUCH)
+
+    run(main)
+
+
+def test_send_waits_for_a_broker_that_reads_slowly(listener: socket.socket) -> None:
+    user = PhpmqUser(PhpmqClient.connect)
+
+    async def main() -> None:
+        with await connected(user, listener, timeout=0.5) as peer:
+
+            def read() -> None:
+                for _ in range(len(TOO_MUCH) >> 20):
+                    peer.recv(1 << 20, socket.MSG_WAITALL)
+                    time.sleep(0.05)
+
+            reading = asyncio.create_task(asyncio.to_thread(read))
+            await user.send(TOO_MUCH)
+            await reading
+            user.client._connection.abort()
 
     run(main)
 

@@ -166,13 +166,21 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
             await self.drain()
 
     async def drain(self) -> None:
-        """Wait while too many bytes are queued. Raises as `check`; RequestTimeout."""
-        if not self._writable.is_set():
-            async with time_limit(
-                self.timeout, f"the broker has accepted no data for {self.timeout} s"
-            ):
-                await self._writable.wait()
-            self.check()
+        """Wait while too many bytes are queued. Raises as `check`; RequestTimeout if none of them
+        are accepted in time."""
+        if self._writable.is_set():
+            return
+        assert self._transport is not None
+        while not self._writable.is_set():
+            queued = self._transport.get_write_buffer_size()
+            try:
+                async with asyncio.timeout(self.timeout):
+                    await self._writable.wait()
+            except TimeoutError:
+                if self._transport.get_write_buffer_size() >= queued:
+                    description = f"the broker has accepted no data for {self.timeout} s"
+                    raise RequestTimeout(description) from None
+        self.check()
 
     async def close(self) -> None:
         """Send the queued output, and wait until the broker has closed. Raises RequestTimeout."""
