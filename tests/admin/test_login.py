@@ -19,6 +19,7 @@ from sluicemq.security.passwords import hash_password
 from tests.support.api import HASH, PASSWORD, ApiFixture, in_event_loop
 
 OTHER_HASH = hash_password("new")
+DEMOTION = UserRequest(superuser=False)
 
 
 @in_event_loop
@@ -119,8 +120,7 @@ async def test_permissions_apply_at_once_and_sessions_end_with_their_credentials
 
     assert await statuses("/audit") == [200, 200, 200]
     api_fixture.store.change(
-        lambda db: records.change_user(db, "anna", UserRequest(superuser=False), "", "", 2),
-        "a test",
+        lambda db: records.change_user(db, "anna", DEMOTION, "", "", 2), "a test"
     )
     assert await statuses("/audit") == [403, 403, 403]
     assert await statuses("/session") == [200, 200, 200]
@@ -243,6 +243,24 @@ async def test_users_with_a_certificate_cannot_change_a_password(api_fixture: Ap
     passwords = {"current_password": "anything", "new_password": "mine now"}
     response = await http_client.request("POST", "/session/password", passwords)
     assert (response.status, response.code) == (409, "no-password")
+
+
+@in_event_loop
+async def test_permissions_of_a_certificate_apply_at_once_whatever_the_header(
+    api_fixture: ApiFixture,
+) -> None:
+    api_fixture.add("root", superuser=True)
+    api_fixture.add("anna", superuser=True)
+    http_client = api_fixture.http_client()
+    http_client.caller.access._transport.peer_user = "anna"
+    http_client.headers["Authorization"] = "Bearer unused"
+    assert (await http_client.request("GET", "/audit")).status == 200
+    for change, status in (
+        (lambda db: records.change_user(db, "anna", DEMOTION, "", "", 2), 403),
+        (lambda db: records.remove_user(db, "anna"), 401),
+    ):
+        api_fixture.store.change(change, "a test")
+        assert (await http_client.request("GET", "/audit")).status == status
 
 
 @in_event_loop

@@ -171,14 +171,15 @@ class Caller:
         return self._transport.peer
 
     async def identify(self, request: HTTPConnection, sessions: BrowserSessions) -> RequestIdentity:
-        """Identify the sender of a request by its `Authorization` header or session cookie.
-        Raises AuthenticationFailed, AuthenticationMissing, and ApiError for an invalid header."""
+        """Identify the sender of a request that needs a login by its `Authorization` header or
+        session cookie. Raises AuthenticationFailed, AuthenticationMissing, and ApiError for an
+        invalid header."""
         self.access.renew()
-        if authorization := request.headers.get("authorization", ""):
-            return await self._identify_by_header(authorization)
         guest = self.access.guest
         if guest is not None:
             return RequestIdentity(guest, self._current_guest)
+        if authorization := request.headers.get("authorization", ""):
+            return await self._identify_by_header(authorization)
         secret = request.cookies.get(COOKIE, "")
         session = sessions.find(secret) if secret else None
         if session is not None and (identity := sessions.current(session)) is not None:

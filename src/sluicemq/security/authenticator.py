@@ -346,9 +346,8 @@ class ConnectionAccess(Access):
         self.users = authenticator if authenticator.required else None
 
     def login_handle(self, credentials: Credentials) -> LoginHandle:
-        """Return a handle for the latest login; a guest's returns the guest (`Access`)."""
-        guest = self.guest
-        return self._authenticator.login_handle(credentials) if guest is None else lambda: guest
+        """Return a handle for the latest login (`Access`)."""
+        return self._authenticator.login_handle(credentials)
 
     def login(self, peer: str, credentials: Credentials, admitted: LoginCallback) -> None:
         """Authenticate the client (`Access`). Ignore the credentials if no login is required."""
