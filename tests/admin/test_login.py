@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from base64 import b64encode
 from typing import Any
 
@@ -14,7 +16,7 @@ from sluicemq.management.users import UserRequest
 from sluicemq.model.access import EVERYBODY
 from sluicemq.security import records
 from sluicemq.security.access import Credentials, LoginCallback
-from sluicemq.security.authenticator import ConnectionAccess
+from sluicemq.security.authenticator import MAX_CHANGES, MAX_OWN_CHANGES, ConnectionAccess
 from sluicemq.security.passwords import hash_password
 from tests.support.api import HASH, PASSWORD, ApiFixture, in_event_loop
 
@@ -208,6 +210,34 @@ async def test_changed_password_ends_other_sessions(api_fixture: ApiFixture) -> 
     assert (await other_client.login("anna", PASSWORD)).status == 401
     assert (await other_client.login("anna", "better horse")).status == 200
     assert "change: anna POST /api/v1/session/password done" in api_fixture.audit_lines()
+
+
+@in_event_loop
+async def test_changes_of_the_own_password_do_not_block_administrators(
+    api_fixture: ApiFixture,
+) -> None:
+    api_fixture.add("root", superuser=True)
+    api_fixture.add("anna")
+    root = api_fixture.http_client()
+    await root.login("root")
+    browsers = [api_fixture.http_client() for _ in range(MAX_CHANGES)]
+    for browser in browsers:
+        await browser.login("anna")
+    is_free = threading.Event()
+    api_fixture.authenticator._changes.submit(is_free.wait)
+    passwords = {"current_password": PASSWORD, "new_password": PASSWORD}
+    changes = [
+        asyncio.create_task(browser.request("POST", "/session/password", passwords))
+        for browser in browsers
+    ]
+    for _ in range(20):  # until the changes are pending
+        await asyncio.sleep(0)
+    removal = asyncio.create_task(root.request("DELETE", "/users/anna"))
+    await asyncio.sleep(0)
+    is_free.set()
+    assert (await removal).status == 204
+    statuses = [response.status for response in await asyncio.gather(*changes)]
+    assert statuses.count(200) == MAX_OWN_CHANGES
 
 
 @in_event_loop

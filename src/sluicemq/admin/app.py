@@ -70,11 +70,12 @@ from sluicemq.management.users import (
 from sluicemq.model.access import ANONYMOUS, Identity, Operation
 from sluicemq.model.destination import decode_name
 from sluicemq.model.errors import (
+    AccessError,
     AuthenticationFailed,
     AuthenticationMissing,
     JournalFailed,
 )
-from sluicemq.security.access import Credentials, LoginHandle
+from sluicemq.security.access import Credentials, LoginHandle, wait_for_callback
 from sluicemq.security.passwords import TOKEN_PREFIX
 
 # --- Browser sessions -----------------------------------------------------------------------------
@@ -127,7 +128,11 @@ class LoginService(Service):
         if identity.name != name:
             raise AuthenticationFailed("the password is wrong")
         change = UserRequest(password=requested.new_password)
-        await self._context.users.save_user(call, name, change, new=False)
+        error: AccessError | None = await wait_for_callback(
+            call.caller.access.change, self._context.users.user_change(name, change, new=False)
+        )
+        if error is not None:
+            raise error
         if call.sender.session is None:
             return json_response(self._view(call.identity, None))
         self._context.sessions.end(call.sender.session)

@@ -52,7 +52,7 @@ from sluicemq.model.errors import AccessError
 from sluicemq.security import records
 from sluicemq.security.access import UserDirectory
 from sluicemq.security.passwords import password_warnings, scheme_of
-from sluicemq.security.records import Database, make_token
+from sluicemq.security.records import Change, Database, make_token
 
 P = ParamSpec("P")
 
@@ -87,11 +87,12 @@ class UserService:
         """Return a user's permissions, including those of its roles."""
         return permission_views(self.database.rights(name))
 
-    async def save_user(self, call: UserCall, name: str, change: UserRequest, *, new: bool) -> None:
-        """Add or change a user. Raises AccessError."""
+    def user_change(self, name: str, requested: UserRequest, *, new: bool) -> Change:
+        """Return the change that adds or changes a user."""
         directory = self._directory
-        await self._change(
-            call, records.save_user, name, change, directory.hash, directory.now(), new=new
+        now = directory.now()
+        return lambda database: records.save_user(
+            database, name, requested, directory.hash, now, new=new
         )
 
     # --- users -------------------------------------------------------------------------------
@@ -114,7 +115,7 @@ class UserService:
         """Add a user or change its settings."""
         name, change = parameters.name, parameters.body
         new = _is_new(self.database.users, name, parameters.expect)
-        await self.save_user(call, name, change, new=new)
+        await self._change(call, self.user_change(name, change, new=new))
         call.status = 201 if new else 200
         warnings = password_warnings(change.password) if change.password else []
         return UserResult(**asdict(user_view(self.database, name)), warnings=warnings)
