@@ -8,14 +8,21 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
+from sluicemq.admin.caller import RequestIdentity
 from sluicemq.admin.endpoints import Call
+from sluicemq.admin.errors import ApiError
 from sluicemq.admin.overview import OverviewService
+from sluicemq.management.broker import STREAM_EVENTS
+from sluicemq.management.operation import NoParameters
 from sluicemq.management.settings import HttpSettings
+from sluicemq.model.access import Identity
 from sluicemq.server.config import BrokerSettings
 from tests.admin.test_http_session import STATUS, SessionFixture
 from tests.server.conftest import Start
@@ -174,6 +181,7 @@ class EventReader:
         call: Any = Call.__new__(Call)
         call.caller = http_client.caller
         call.sender = self
+        call.identity = self.identity
         self.call = call
         self.chunks = self.pages.events(call)
 
@@ -182,6 +190,32 @@ class EventReader:
 
     async def next(self) -> bytes:
         return await anext(self.chunks)
+
+
+@in_event_loop
+async def test_streams_of_one_user_do_not_exclude_others(api_fixture: ApiFixture) -> None:
+    settings = HttpSettings(max_event_streams=3)
+    pages = OverviewService(replace(api_fixture.context, http=settings))
+    [endpoint] = (entry for entry in api_fixture.endpoints if entry.operation is STREAM_EVENTS)
+
+    async def open_stream(user: str) -> Any:
+        identity, caller = Identity(user), api_fixture.http_client().caller
+        request = Request({"type": "http", "method": "GET", "headers": []})
+        sender = RequestIdentity(identity, lambda: identity)
+        call = Call(endpoint, request, caller, sender, {}, {})
+        response: Any = await pages.stream(call, NoParameters())
+        return response.body_iterator
+
+    opened = [await open_stream(user) for user in ("anna", "anna", "anna", "bert")]
+    assert [event async for event in opened[2]] == [b"retry: 2000\n\n"]
+    opened.append(await open_stream("carl"))
+    assert sorted(pages.streams.values()) == ["anna", "bert", "carl"]
+    for user in ("anna", "dora"):
+        with pytest.raises(ApiError, match="max_event_streams"):
+            await open_stream(user)
+    for stream in opened:
+        await stream.aclose()
+    assert not pages.streams
 
 
 async def wait_for_events(sent: list[Any], count: int) -> None:
@@ -223,13 +257,13 @@ async def test_events_are_not_created_ahead_of_a_reader(api_fixture: ApiFixture)
     await wait_for_events(sent, 3)
     await asyncio.sleep(0.05)
     assert len(sent) == 3
-    assert reader.pages.open_streams == 1
+    assert len(reader.pages.streams) == 1
     api_fixture.clock.advance(5000)
     resumed.set()
     await wait_for_events(sent, 4)
     http_client.caller.closing.set()
     await task
-    assert reader.pages.open_streams == 0
+    assert len(reader.pages.streams) == 0
     assert sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
     overviews = [json.loads(chunk["body"].split(b"data: ")[1]) for chunk in sent[2:-1]]
     assert overviews[1]["time"] - overviews[0]["time"] == 5000

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
@@ -194,7 +195,7 @@ _DIGITS: Final = 3
 
 
 class OverviewService(Service):
-    """Handlers of `/overview`, `/history` and `/events`; `open` is the number of open streams."""
+    """Handlers of `/overview`, `/history` and `/events`."""
 
     def __init__(self, context: ApiContext, tick: float = TICK_SECONDS) -> None:
         """Create the handlers; `tick` is the interval of the events in seconds."""
@@ -202,7 +203,8 @@ class OverviewService(Service):
         self._cached: OverviewView | None = None
         self._cached_at = 0
         self._tick = tick
-        self.open_streams = 0
+        self.streams: dict[Call, str] = {}
+        """User of each open stream, the oldest first."""
 
     @handles(GET_OVERVIEW)
     async def show(self, call: Call, query: OverviewQuery) -> OverviewView:
@@ -224,9 +226,13 @@ class OverviewService(Service):
 
     @handles(STREAM_EVENTS)
     async def stream(self, call: Call, parameters: NoParameters) -> Response:
-        """GET /events"""
-        limit = self._context.http.max_event_streams
-        if self.open_streams >= limit:
+        """GET /events. Above the limit, the newest stream of the user with the most streams ends,
+        so that no user can exclude others."""
+        streams, limit = self.streams, self._context.http.max_event_streams
+        counts = Counter(streams.values())
+        heaviest_user = max(counts, key=counts.__getitem__, default="")
+        is_full = len(streams) >= limit
+        if is_full and counts[heaviest_user] <= counts[call.identity.name] + 1:
             raise ApiError(
                 503,
                 "too-many-streams",
@@ -235,19 +241,22 @@ class OverviewService(Service):
             )
         if call.request.method == "HEAD":
             return Response(media_type=EVENT_STREAM)
+        if is_full:
+            del streams[next(key for key in reversed(streams) if streams[key] == heaviest_user)]
         events = self.events(call)
         await anext(events)  # before other requests are admitted
         return StreamingResponse(events, media_type=EVENT_STREAM)
 
     async def events(self, call: Call) -> AsyncIterator[bytes]:
-        """Yield nothing, then the events of a stream, until the connection is about to close or the
-        login is no longer valid. The stream counts as open from the first step on."""
+        """Yield nothing, then the events of a stream, until the connection is about to close, the
+        login is no longer valid or another user needs the stream. The stream counts as open from
+        the first step on."""
         closing = call.caller.closing
-        self.open_streams += 1
+        self.streams[call] = call.identity.name
         try:
             yield b""
             yield b"retry: %d\n\n" % RETRY_MS
-            while not closing.is_set():
+            while call in self.streams and not closing.is_set():
                 self._context.broker.schedule_flush()
                 identity = call.sender.current()
                 if identity is None:
@@ -258,7 +267,7 @@ class OverviewService(Service):
                     async with asyncio.timeout(self._tick):
                         await closing.wait()
         finally:
-            self.open_streams -= 1
+            self.streams.pop(call, None)
 
     def current_view(self, identity: Identity, fresh: bool = False) -> OverviewView:
         """Return the overview that the user may see, without history; `fresh`: not a cached one,
