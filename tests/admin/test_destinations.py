@@ -532,3 +532,32 @@ async def test_create_permission_does_not_allow_updates(api_fixture: ApiFixture)
     assert (await updater.request("PUT", "/destinations/queue/a", {})).status == 200
     assert (await updater.request("PUT", "/destinations/queue/b", {})).status == 403
     assert (await creator.request("PUT", "/destinations/queue/b", {})).status == 201
+
+
+@in_event_loop
+async def test_dead_letters_require_permission_for_default_queue_of_another_user(
+    api_fixture: ApiFixture,
+) -> None:
+    declare = api_fixture.broker.destinations.declare
+    for name, creator in (("a.dlq", "other"), ("b.dlq", "anna"), ("c.dlq", "other"), ("c", "anna")):
+        declare(Address(Kind.QUEUE, name), creator=creator)
+    declare(Address(Kind.QUEUE, "own"), DestinationSettings(dead_letter=True), creator="other")
+    declare(Address(Kind.QUEUE, "own.dlq"), creator="other")
+    api_fixture.add("root", superuser=True)
+    operations = "create manage"
+    api_fixture.add("anna", *(f"{name}: {operations}" for name in ("a", "b", "c", "new", "own")))
+    http_client = api_fixture.http_client()
+    await http_client.login("anna")
+    enabled = {"dead_letter": True}
+    for name, settings, status in (
+        ("a", enabled, 403),
+        ("a", {}, 201),
+        ("a", enabled, 403),
+        ("b", enabled, 201),
+        ("c", {**enabled, "dead_letter_queue": None}, 403),
+        ("c", {"dead_letter": False}, 200),
+        ("new", enabled, 201),
+        ("own", enabled, 200),
+    ):
+        response = await http_client.request("PUT", f"/destinations/queue/{name}", settings)
+        assert response.status == status, (name, settings)

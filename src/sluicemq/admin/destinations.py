@@ -9,7 +9,7 @@ disk.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
@@ -186,19 +186,18 @@ class DestinationService(Service):
                 "the destination is temporary: its settings cannot be changed",
             )
         changes = self._changed(parameters.body)
-        if queue := changes.get("dead_letter_queue"):
-            # otherwise its creator could fill any other queue with expired messages
-            call.demand(Operation.PRODUCE, queue)
         default_provenance = broker.destinations.provenance_of(CreatedBy.MANAGEMENT)
         base, provenance = broker.settings.default_destination, default_provenance
         if existing is not None:
             base, provenance = existing.settings, existing.provenance
+        settings = replace(base, **changes)
+        self._demand_dead_letter_queue(call, address.name, settings, changes)
         reset = {
             name for name in changes if getattr(parameters.body, name) is None
         } - default_provenance.explicit
         broker.destinations.declare(
             address,
-            replace(base, **changes),
+            settings,
             creator=call.identity.creator,
             provenance=provenance.changed(changes.keys() - reset, reset),
         )
@@ -206,6 +205,22 @@ class DestinationService(Service):
         await wait_until_durable(broker, broker.journal.next_sequence())
         call.status = 201 if existing is None else 200
         return self._view(find_destination(self._context, call, parameters.address))
+
+    def _demand_dead_letter_queue(
+        self, call: Call, name: str, settings: DestinationSettings, changes: Mapping[str, Any]
+    ) -> None:
+        """Check the permission for the dead-letter queue that the changes select. Otherwise the
+        creator of a queue could fill any other queue with expired messages."""
+        queue = changes.get("dead_letter_queue")
+        if (
+            settings.dead_letter
+            and not settings.dead_letter_queue
+            and ("dead_letter" in changes or "dead_letter_queue" in changes)
+        ):
+            destinations = self._broker.destinations
+            queue = destinations.foreign_dead_letter_queue(name, call.identity.creator)
+        if queue:
+            call.demand(Operation.PRODUCE, queue)
 
     def _changed(self, requested: DestinationRequest) -> dict[str, Any]:
         defaults = self._broker.settings.default_destination

@@ -361,6 +361,16 @@ class Destinations:
         sources = self._core.dead_letter_queues.get(queue.address)
         return next(iter(sources)) if sources else None
 
+    def foreign_dead_letter_queue(self, name: str, creator: str | None) -> str:
+        """Return the name of the default dead-letter queue of the destination `name` if somebody
+        else than `creator` created that queue for another purpose; "" if not.
+        """
+        queue = self._destinations.get(Address(Kind.QUEUE, f"{name}.dlq"))
+        if queue is None or queue.creator == creator:
+            return ""
+        source = self.dead_letters_of(queue)
+        return "" if source is not None and source.name == name else queue.name
+
     def _count(self, destination: Destination, change: int) -> None:
         """Update the quotas for a created (1) or deleted (-1) destination."""
         if destination.creator is not None:

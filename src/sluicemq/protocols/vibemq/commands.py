@@ -35,7 +35,7 @@ import msgspec
 from sluicemq.broker import Broker, Destination
 from sluicemq.management.users import UserRequest
 from sluicemq.model.access import MAX_USER, Identity, Operation, Permission, is_pattern
-from sluicemq.model.destination import Address, CreatedBy, Kind, Overflow
+from sluicemq.model.destination import Address, CreatedBy, Overflow
 from sluicemq.model.errors import (
     AccessDenied,
     AccessError,
@@ -132,15 +132,10 @@ def _demand_dead_letter_queue(
     permission is needed for the default name, unless another user's queue has it.
     """
     channel = connection.channel
-    destinations = connection.broker.destinations
     dlq = options.dead_letter_queue
     if not dlq and options.dead_letter:
-        existing = destinations.find(Address(Kind.QUEUE, f"{name}.dlq"))
-        if existing is None or existing.creator == channel.identity.creator:
-            return
-        source = destinations.dead_letters_of(existing)
-        if source is None or source.name != name:
-            dlq = existing.name
+        destinations = connection.broker.destinations
+        dlq = destinations.foreign_dead_letter_queue(name, channel.identity.creator)
     if dlq:
         channel.demand(Operation.PRODUCE, dlq)
 
