@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import socket
@@ -16,6 +17,7 @@ from sluicemq.admin import messages
 from sluicemq.admin.messages import MAX_DOWNLOADS, PREVIEWED_BYTES, view_of_body
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
+from sluicemq.management.messages import GET_MESSAGE_BODY
 from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged
@@ -364,6 +366,28 @@ def test_user_who_reads_slowly_downloads_few_bodies_at_a_time(start: Start) -> N
             while received < len(body):
                 received += len(reader.recv(1 << 20))
         wait_until(lambda: downloads() == MAX_DOWNLOADS)
+
+
+@in_event_loop
+async def test_waiting_download_ends_with_its_connection(api_fixture: ApiFixture) -> None:
+    [number] = send(queue(api_fixture.broker), "x", broker=api_fixture.broker)
+    path = f"{MESSAGES_PATH}/{number}/body"
+    [endpoint] = (entry for entry in api_fixture.endpoints if entry.operation is GET_MESSAGE_BODY)
+    service: Any = endpoint.handler
+    downloads = service.__self__._downloads["(local)"]
+    for _ in range(MAX_DOWNLOADS):
+        await downloads.acquire()
+    closed_client, http_client = (api_fixture.http_client(local=True) for _ in range(2))
+    requests = [
+        asyncio.create_task(client.request("GET", path)) for client in (closed_client, http_client)
+    ]
+    await asyncio.sleep(0.01)
+    closed_client.caller.closing.set()
+    response = await asyncio.wait_for(requests[0], 1)
+    assert (response.status, response.code) == (503, "stopping")
+    assert not requests[1].done()
+    downloads.release()
+    assert (await requests[1]).body == b"x"
 
 
 @in_event_loop

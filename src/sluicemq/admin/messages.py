@@ -58,6 +58,7 @@ from sluicemq.management.operation import MAX_EXACT, is_utf_8, kind_name
 from sluicemq.model.dead_letters import ATTEMPTS, REASON, TIME, origin_of
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import (
+    BrokerStopping,
     JournalDamaged,
     JournalError,
     ProtocolError,
@@ -348,7 +349,7 @@ class MessageService(Service):
         """GET …/messages/{id}/body: to be kept, never to be shown by a browser. Waits for the end
         of another download of the user if there are MAX_DOWNLOADS."""
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._downloads[call.identity.name])
+            await self._begin_download(call, stack)
             delivery, message = self._find_message(call, parameters)
             content = await asyncio.to_thread(raw_body, message)
             headers = {
@@ -359,6 +360,22 @@ class MessageService(Service):
             chunks = _chunks(content, stack.pop_all())
             await anext(chunks)  # from here on, it closes the stack
         return StreamingResponse(chunks, 200, headers, "application/octet-stream")
+
+    async def _begin_download(self, call: Call, stack: AsyncExitStack) -> None:
+        """Wait until the user has fewer than MAX_DOWNLOADS; the end of `stack` ends the download.
+        Raises BrokerStopping if the connection is about to close: a client could wait with any
+        number of them."""
+        begin = asyncio.ensure_future(
+            stack.enter_async_context(self._downloads[call.identity.name])
+        )
+        closing = asyncio.ensure_future(call.caller.closing.wait())
+        try:
+            await asyncio.wait((begin, closing), return_when=asyncio.FIRST_COMPLETED)
+            if not begin.done():
+                raise BrokerStopping("the connection is closing; request the body on another one")
+        finally:
+            begin.cancel()
+            closing.cancel()
 
     def _find_message(self, call: Call, parameters: MessagePath) -> tuple[Delivery, Message]:
         """Return the message of the path and its delivery. Raises ApiError if it does not exist or
