@@ -138,6 +138,23 @@ def test_empty_lists_do_not_deny_what_the_user_may_not_see(
     browser_page.open("dead-letters", "There are no dead-letter queues that you may see")
 
 
+def test_wrong_current_password_does_not_end_the_session(
+    secured_console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    browser_page = open_page(secured_console, UNAUTHORIZED)
+    log_in(browser_page, "bert")
+    page = browser_page.open("account", "orders.*")
+    page.get_by_role("button", name="Change the password…").click()
+    dialog = page.get_by_role("dialog")
+    for current, text in (("wrong", "password is wrong"), (PASSWORD, "Password changed")):
+        dialog.get_by_label("Current password").fill(current)
+        dialog.get_by_label("New password").fill("another correct horse")
+        dialog.get_by_role("button", name="Change").click()
+        page.get_by_text(text).first.wait_for()
+    expect(dialog).to_have_count(0)
+    browser_page.open("destinations", "orders.eu")
+
+
 def test_logout_ends_the_session(secured_console: ConsoleFixture, open_page: OpenPage) -> None:
     browser_page = open_page(secured_console, UNAUTHORIZED)
     page = log_in(browser_page, "anna")

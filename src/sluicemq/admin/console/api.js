@@ -82,7 +82,8 @@ export async function call(method, path, { query, body, signal, timeout = TIMEOU
   }
   if (!response.ok) {
     const apiError = decodeError(response.status, text);
-    if (apiError.status === 401) session.end(apiError);
+    const isWrongPassword = path === "session/password" && apiError.code === "authentication-failed";
+    if (apiError.status === 401 && !isWrongPassword) session.end(apiError);
     throw apiError;
   }
   return decode(response.status, text);
