@@ -520,6 +520,28 @@ async def test_each_operation_requires_its_permission(api_fixture: ApiFixture) -
 
 
 @in_event_loop
+async def test_denial_does_not_tell_whether_a_destination_exists(api_fixture: ApiFixture) -> None:
+    queue(api_fixture.broker, "a")
+    api_fixture.add("anna", "other: create manage")
+    http_client = api_fixture.http_client()
+    await http_client.login("anna")
+    for method, path, body in (
+        ("GET", "", None),
+        ("PUT", "", {}),
+        ("DELETE", "", None),
+        ("POST", "/messages", {"body": "x"}),
+        ("POST", "/messages/actions", {"action": "copy", "all": True}),
+    ):
+        details = set()
+        for name in ("a", "b"):
+            target = f"/destinations/queue/{name}{path}"
+            response = await http_client.request(method, target, body)
+            assert (response.status, response.code) == (403, "forbidden")
+            details.add(response.json()["detail"].replace(f"'{name}'", "it"))
+        assert len(details) == 1, (method, path)
+
+
+@in_event_loop
 async def test_create_permission_does_not_allow_updates(api_fixture: ApiFixture) -> None:
     queue(api_fixture.broker, "a")
     api_fixture.add("root", superuser=True)

@@ -275,6 +275,11 @@ class Application:
             check_csrf_token(call.request, call.sender.session)
         if isinstance(operation.needs, Operation):
             call.demand(operation.needs, address_in(call.names, call.query).name)
+        elif isinstance(operation.needs, tuple) and operation.has_address:
+            # an error of the handler would tell whether the destination exists
+            name = address_in(call.names, call.query).name
+            if not any(call.identity.may(permission, name) for permission in operation.needs):
+                raise call.denial(f"{' or '.join(operation.needs)} {name!r}")
         elif operation.needs is Need.SUPERUSER and not call.identity.superuser:
             route = f"{operation.method} {operation.full_path}"
             raise call.denial(route, ": this requires a superuser")

@@ -101,8 +101,9 @@ class ApiOperation(Generic[ParametersT, AnswerT]):
 
     operation_id  name in the OpenAPI document, in clients generated from it and in the audit log
     needs       access requirement. SUPERUSER and a permission, which refers to the destination in
-                the path, are checked before the parameters. Of several permissions, the handler
-                checks those that the request needs. It also checks OWNER and VISIBLE
+                the path, are checked before the parameters. Of several permissions, the caller has
+                one at least, and the handler checks those that the request needs. It also checks
+                OWNER and VISIBLE
     parameters  type of the parameters
     answer      type of the JSON response; `NoneType` = no content, `bytes` = content of the media
                 type `media`
