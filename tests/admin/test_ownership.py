@@ -114,15 +114,20 @@ async def test_owners_and_managers_list_and_delete_a_durable_subscription(
 async def test_only_the_owner_sees_messages_of_a_durable_subscription(
     api_fixture: ApiFixture,
 ) -> None:
-    PERMISSIONS["reader"] = ("news: consume browse",)
+    PERMISSIONS["reader"] = ("news: consume browse produce",)
     reader, manager = await log_in(api_fixture, "reader"), await log_in(api_fixture, "root")
     subscription = subscribe(api_fixture)
     path = "/destinations/topic/news/messages"
-    assert (await reader.request("GET", f"{path}?subscription=s")).status == 404
-    body = {"action": "delete", "selector": "TRUE", "subscription": "s"}
-    assert (await reader.request("POST", f"{path}/actions", body)).status == 404
+    [item] = await manager.get_items(f"{path}?subscription=s")
+    for suffix in ("", f"/{item['id']}", f"/{item['id']}/body"):
+        assert (await reader.request("GET", f"{path}{suffix}?subscription=s")).status == 404
+        assert (await manager.request("GET", f"{path}{suffix}?subscription=s")).status == 200
+    for action in ("delete", "redeliver", "copy"):
+        body = {"action": action, "selector": "TRUE", "subscription": "s"}
+        if action == "copy":
+            body["target"] = {"kind": "topic", "name": "news"}
+        assert (await reader.request("POST", f"{path}/actions", body)).status == 404
     assert subscription.waiting == 1
-    assert len(await manager.get_items(f"{path}?subscription=s")) == 1
 
 
 @in_event_loop
@@ -170,13 +175,20 @@ async def test_temporary_destinations_are_for_superusers(api_fixture: ApiFixture
     queue = api_fixture.broker.destinations.declare(Address(Kind.QUEUE, name), owner=object())
     path = "/destinations/queue/temporary_destination%3A%2F%2Fqueue%2Fx%2F1%2F1"
     reply = {"body": "reply"}
-    assert (await user.request("POST", f"{path}/messages", reply)).status == 201
+    response = await user.request("POST", f"{path}/messages", reply)
+    assert response.status == 201
+    message_path = f"/messages/{response.json()['id']}"
+    other = await log_in(api_fixture, "other")
+    assert (await other.request("POST", f"{path}/messages", reply)).status == 403
     assert await user.get_items("/destinations") == []
     for method, subpath, body in (
         ("GET", "", None),
         ("GET", "/messages", None),
+        ("GET", message_path, None),
+        ("GET", f"{message_path}/body", None),
         ("POST", "/purge", {}),
         ("POST", "/pause", None),
+        ("POST", "/resume", None),
         ("POST", "/messages/actions", {"action": "delete", "selector": "TRUE"}),
         ("DELETE", "", None),
     ):
@@ -186,6 +198,7 @@ async def test_temporary_destinations_are_for_superusers(api_fixture: ApiFixture
     assert queue.waiting == 1
     assert [item["name"] for item in await root.get_items("/destinations")] == [name]
     assert len(await root.get_items(f"{path}/messages")) == 1
+    assert (await root.request("GET", f"{path}{message_path}/body")).body == b"reply"
     assert (await root.request("DELETE", path)).status == 204
 
 
