@@ -195,6 +195,8 @@ async def test_invalid_users_are_rejected(api_fixture: ApiFixture) -> None:
     ):
         response = await admin.request("PUT", path, body)
         assert response.status in (400, 404, 409), (path, body, response)
+    response = await admin.request("PUT", "/users/CN=%ff", {"password": "x"})
+    assert "cannot be a user's name" in response.json()["detail"]
     assert [*api_fixture.store.read().users] == ["root"]
 
 

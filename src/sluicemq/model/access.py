@@ -21,7 +21,7 @@ MAX_USER: Final = 64
 
 _USER: Final = re.compile(r"(?!\.{1,2}\Z)[\w.@-]{1,64}\Z")
 """Not `.` or `..`, which browsers and HTTP clients remove from paths."""
-_SUBJECT: Final = re.compile(r"[A-Za-z0-9.-]{1,64}=[^\0-\x1f\x7f:]{1,191}\Z")
+_SUBJECT: Final = re.compile(r"[A-Za-z0-9.-]{1,64}=[^\0-\x1f\x7f:\ud800-\udfff]{1,191}\Z")
 _MAX_CACHED: Final = 1024
 
 
