@@ -251,6 +251,21 @@ async def test_error_names_the_field(
     assert response.json()["detail"] == f"the body is not valid: {detail}"
 
 
+@in_event_loop
+async def test_unknown_field_is_rejected_where_no_body_is_expected(api_fixture: ApiFixture) -> None:
+    queue(api_fixture.broker)
+    http_client = api_fixture.http_client(local=True)
+    for method, path in (
+        ("PUT", "/roles/readers"),
+        ("POST", "/destinations/queue/q/pause"),
+        ("DELETE", "/destinations/queue/q"),
+    ):
+        response = await http_client.request(method, path, {"force": True})
+        assert (response.status, response.code) == (400, "bad-body")
+        assert "unknown field `force`" in response.json()["detail"]
+        assert (await http_client.request(method, path, {})).status < 300
+
+
 @pytest.mark.parametrize(
     ("path", "body", "end"),
     [

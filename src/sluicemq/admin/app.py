@@ -230,7 +230,7 @@ class Application:
             call = await self._admit(request)
             self._check_permission(call)
             response = await self._handle(call)
-            has_read_body = call.endpoint.operation.reads_body
+            has_read_body = call.endpoint.operation.changes
         except Exception as error:
             if isinstance(error, JournalFailed):
                 caller_of(request).raise_in_event_loop(error)
@@ -288,7 +288,7 @@ class Application:
         """Read the parameters of a request, and return the response of its handler."""
         operation = call.endpoint.operation
         body = None
-        if operation.body is not None:
+        if operation.changes and not operation.raw_body:
             advice = "nothing that is sent here needs more"
             content = await read_body(call.request, call.endpoint.limit, advice)
             body = _decoded(call, content or b"{}")
@@ -311,10 +311,15 @@ class Application:
         self.context.audit.log_change(call.caller.peer, call.identity.name, action, target, result)
 
 
+class NoBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of an operation that has none: nothing, or an empty object."""
+
+
 def _decoded(call: Call, body: bytes | bytearray) -> Any:
     """Return the decoded body. Raises ApiError if it is invalid."""
+    body_type = call.endpoint.operation.body or NoBody
     try:
-        return msgspec.json.decode(body, type=call.endpoint.operation.body)
+        return msgspec.json.decode(body, type=body_type)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        text = decoding_error_text(error, call.endpoint.operation.body)
+        text = decoding_error_text(error, body_type)
         raise ApiError(400, "bad-body", f"the body is not valid: {text}") from None

@@ -166,11 +166,6 @@ class ApiOperation(Generic[ParametersT, AnswerT]):
             return None
         return next((field.type for field in fields(self.parameters) if field.name == "body"), None)
 
-    @property
-    def reads_body(self) -> bool:
-        """True if requests have a body, JSON or other."""
-        return self.body is not None or bool(self.raw_body)
-
 
 Method = Callable[[ServiceT, CallT, ParametersT], Awaitable[AnswerT]]
 """Method of a service that carries out an operation: it takes the call, of which it needs the
