@@ -107,6 +107,21 @@ async def test_scan_stops_at_the_deadline(api_fixture: ApiFixture, name: str) ->
 
 
 @in_event_loop
+async def test_lists_end_with_their_connections(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
+    send(queue(broker), *map(str, range(MESSAGES)), broker=broker)
+    http_client = api_fixture.http_client(local=True)
+    api_fixture.scan_time.limit = 1
+    for path in ("/destinations", f"{MESSAGE_PATH}?selector=TRUE"):
+        http_client.caller.is_closed = False
+        assert (await http_client.request("GET", path)).status == 200
+        http_client.caller.is_closed = True
+        api_fixture.scan_time.checks.clear()
+        assert (await http_client.request("GET", path)).code == "client-disconnected"
+        assert len(api_fixture.scan_time.checks) < 5
+
+
+@in_event_loop
 async def test_a_selector_examines_each_scheduled_message_once(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker)

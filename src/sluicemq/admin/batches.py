@@ -272,7 +272,7 @@ class BatchService(Service):
         writers = self._broker.batches.writers
         ordered = writers.items() if query.order == "asc" else reversed(writers.items())
         page = list(islice(ordered, query.part.start, query.part.stop))
-        slices = TimeSlices(self._broker)
+        slices = TimeSlices(self._broker, call.caller)
         items = []
         async for name, writer in slices.iterate(page):
             parts = [rows for entries in writer.partial.values() for _, rows in entries]

@@ -79,7 +79,7 @@ class ConnectionService(Service):
     @handles(LIST_CONNECTIONS)
     async def list(self, call: Call, query: ConnectionQuery) -> Page[ConnectionItem]:
         """GET /connections"""
-        slices = TimeSlices(self._broker)
+        slices = TimeSlices(self._broker, call.caller)
         connections = (
             connection
             async for connection in slices.iterate(self._context.connections)
@@ -207,7 +207,7 @@ class SubscriptionService(Service):
             topics = [] if topic is None else [topic]
         else:
             topics = list(self._broker.destinations.values())
-        slices = TimeSlices(self._broker)
+        slices = TimeSlices(self._broker, call.caller)
         subscriptions = (
             subscription
             async for topic in slices.iterate(topics)
@@ -254,7 +254,7 @@ class SubscriptionService(Service):
     async def consumers(self, call: Call, query: ConsumerQuery) -> Page[ConsumerItem]:
         """GET /consumers"""
         name = destination_name(query.destination, "destination_base64", query.destination_base64)
-        slices = TimeSlices(self._broker)
+        slices = TimeSlices(self._broker, call.caller)
         consumers = (
             ConnectedConsumer(connection, consumer)
             async for connection in slices.iterate(self._context.connections)
@@ -384,7 +384,7 @@ class TransactionService(Service):
     @handles(LIST_TRANSACTIONS)
     async def list(self, call: Call, query: TransactionQuery) -> Page[TransactionItem]:
         """GET /transactions"""
-        slices = TimeSlices(self._broker)
+        slices = TimeSlices(self._broker, call.caller)
         selected = (
             transaction
             async for transaction in slices.iterate(self._broker.transactions.values())

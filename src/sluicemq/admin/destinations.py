@@ -88,7 +88,7 @@ class DestinationService(Service):
     @handles(LIST_DESTINATIONS)
     async def index(self, call: Call, query: DestinationQuery) -> Page[DestinationItem]:
         """GET /destinations: those that the user may see."""
-        slices = TimeSlices(self._broker)
+        slices = TimeSlices(self._broker, call.caller)
         is_selected = _filter(query)
         destinations = (
             destination
@@ -386,7 +386,7 @@ class DeadLetterService(Service):
     @handles(LIST_DEAD_LETTER_QUEUES)
     async def index(self, call: Call, query: DeadLetterQuery) -> Page[DeadLetterItem]:
         """GET /dead-letters"""
-        slices = TimeSlices(self._broker)
+        slices = TimeSlices(self._broker, call.caller)
         queues = await self._queues(call.identity, slices)
         page = await slices.sorted_page(
             query,

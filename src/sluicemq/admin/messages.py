@@ -270,7 +270,7 @@ class MessageService(Service):
                 "with a selector there is no offset: pages follow from one to the next",
             )
         cursor, offset = subscription.cursor(), query.offset
-        slices = TimeSlices(self._broker)
+        slices = TimeSlices(self._broker, call.caller)
         if query.cursor:
             priority, last, offset = read_cursor(query.cursor)
             cursor = subscription.cursor(NO_END, priority, last)

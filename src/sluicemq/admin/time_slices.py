@@ -11,6 +11,8 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, TypeVar
 
+from sluicemq.admin.caller import Caller
+from sluicemq.admin.errors import ApiError
 from sluicemq.broker import Broker, Cursor, Delivery
 from sluicemq.management.operation import Page, SortedPageQuery
 from sluicemq.security.access import wait_for_callback
@@ -27,11 +29,15 @@ RUN: Final = 500
 class TimeSlices:
     """Time slices of one request, shared with other scans (broker/scheduler.py).
 
+    With a `_caller`, the request ends once its connection has closed: otherwise a client could
+    leave any number of requests behind.
+
     Callers iterate with `iterate`, or await `wait_if_due` after each item. State that was read
     before may have changed after it.
     """
 
     _broker: Broker
+    _caller: Caller | None = None
     _has_waited: bool = False
 
     @property
@@ -98,11 +104,14 @@ class TimeSlices:
             await self.wait_if_due()
 
     async def wait_if_due(self) -> None:
-        """Wait for the next slice if this one is used up."""
+        """Wait for the next slice if this one is used up. Raises ApiError if the connection of the
+        request has closed meanwhile."""
         if not self.due:
             return
         self._has_waited = True
         await wait_for_callback(partial(self._broker.scans.schedule, outside=True))
+        if self._caller is not None and self._caller.is_closed:
+            raise ApiError(400, "client-disconnected", "the connection has closed")
         self._broker.schedule_flush()  # flushes what the request changes next
 
 
