@@ -100,6 +100,16 @@ async def test_body_fields_determine_kind_and_content(
     assert (published_message.kind, published_message.body) == (kind, content)
 
 
+@pytest.mark.parametrize("text", ["\x01", "\N{CYRILLIC SMALL LETTER BE}"])
+@in_event_loop
+async def test_largest_body_may_be_escaped(api_fixture: ApiFixture, text: str) -> None:
+    size = ApiLimits().publish // len(text.encode())
+    http_client = api_fixture.http_client(local=True)
+    assert (await http_client.request("POST", PATH, {"body": text * size})).status == 201
+    response = await http_client.request("POST", PATH, {"body": text * (size + 1)})
+    assert (response.status, response.json()["limit"]) == (413, ApiLimits().publish)
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -179,8 +179,9 @@ class ApiLimits(NamedTuple):
 
     @property
     def publish_request(self) -> int:
-        """Size of a request that publishes a message, whose body may be in base64."""
-        return 2 * min(self.publish, MAX_EXACT) + _REQUEST_BYTES
+        """Size of a request that publishes a message. JSON may write each byte of its body as six,
+        such as `\\u003c`."""
+        return 6 * min(self.publish, MAX_EXACT) + _REQUEST_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
