@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Iterator
@@ -118,13 +119,14 @@ def test_lease_is_renewed_and_its_loss_stops_writer(
     assert [slot.holder for slot in slots.list().values()] == ["another"]
 
 
-def test_broker_out_of_reach_stops_writer_before_lease_ends(
-    storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [ClientError("no answer"), OSError(errno.ENOSPC, "disk full")])
+def test_lease_that_cannot_be_renewed_stops_writer_before_it_ends(
+    storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(run, "LEASE_MS", 300)
 
     def unreachable(*_: object) -> None:
-        raise ClientError("no answer")
+        raise error
 
     def lose() -> None:
         stop = threading.Event()
@@ -132,5 +134,5 @@ def test_broker_out_of_reach_stops_writer_before_lease_ends(
             monkeypatch.setattr(storage, "claim_slot", unreachable)
             assert stop.wait(10)
 
-    with pytest.raises(ClientError, match="no answer"):
+    with pytest.raises(type(error), match=r"no answer|disk full"):
         lose()

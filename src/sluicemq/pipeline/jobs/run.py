@@ -516,7 +516,7 @@ def writer_lease(lake: Lake, storage: JournalStorage, stop: threading.Event) -> 
     holder = f"process {os.getpid()} on {socket.gethostname()} ({token_hex(4)})"
     _claim(storage, lake, slot, holder)
     ended = threading.Event()
-    errors: list[SluiceError] = []
+    errors: list[SluiceError | OSError] = []
 
     def renew() -> None:
         last_renewal = time.monotonic()
@@ -524,7 +524,8 @@ def writer_lease(lake: Lake, storage: JournalStorage, stop: threading.Event) -> 
             try:
                 _claim(storage, lake, slot, holder)
                 last_renewal = time.monotonic()
-            except SluiceError as error:  # the broker may be out of reach for a moment
+            # the broker may be out of reach for a moment, or the disk of its journal full
+            except (SluiceError, OSError) as error:
                 if (
                     isinstance(error, JournalError)
                     or time.monotonic() - last_renewal > LEASE_MS / 1500
@@ -540,7 +541,7 @@ def writer_lease(lake: Lake, storage: JournalStorage, stop: threading.Event) -> 
     finally:
         ended.set()
         renewal.join()
-        with suppress(SluiceError):
+        with suppress(SluiceError, OSError):
             storage.claim_slot(slot, holder, 0)
     if errors:
         raise errors[0]
