@@ -149,6 +149,16 @@ def test_backfill_continues_behind_removed_records_on_request(
     assert 0 < remaining_events.count() == events.count() - rows_before
 
 
+def test_damaged_checkpoint_is_replaced(spark: SparkSession, traffic: Traffic) -> None:
+    """Files may be empty after a power failure; the tables have the progress."""
+    Supervisor(spark, traffic.job()).run(None)
+    for offset in Path(traffic.lake.checkpoint("tables"), "offsets").glob("[0-9]*"):
+        offset.write_bytes(b"")
+    traffic.write_more()
+    assert Supervisor(spark, traffic.job()).run(None) == 33
+    traffic.check(spark)
+
+
 def test_queries_add_no_variable_to_environment_that_they_share(
     spark: SparkSession, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -421,10 +421,14 @@ class Checkpoint:
         return first, self._end(batch) - 1
 
     def end(self) -> int | None:
-        """Return the record at which the query continues; None for a query without a batch."""
+        """Return the record at which the query continues; None if there is no batch, or its file
+        is damaged."""
         names = HadoopPath(self._spark, f"{self.location}/commits").names()
         batches = [int(name) for name in names if name.isdigit()]
-        return self._end(max(batches)) if batches else None
+        try:
+            return self._end(max(batches)) if batches else None
+        except (LookupError, ValueError):  # for example, an empty file after a power failure
+            return None
 
     def remove(self) -> None:
         HadoopPath(self._spark, self.location).remove()
