@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -339,17 +340,20 @@ def test_slot_is_not_advanced_by_foreign_checkpoint(tmp_path: Path, journal: Fil
     assert Slots(tmp_path).get("lake").position == 0
 
 
+@pytest.mark.parametrize(
+    "error", [ConnectionLost("the broker is away"), OSError(errno.ENOSPC, "the disk is full")]
+)
 def test_slot_is_advanced_by_next_batch_after_outage(
-    tmp_path: Path, journal: FileJournal, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, journal: FileJournal, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     stream = stream_of(tmp_path, slot="lake")
     end = stream.latestOffset(stream.initialOffset(), ALL)
 
-    def away(self: DirectoryStorage, slot: str, position: int) -> None:
-        raise ConnectionLost("the broker is away")
+    def fail(self: DirectoryStorage, slot: str, position: int) -> None:
+        raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(DirectoryStorage, "advance_slot", away)
+        patch.setattr(DirectoryStorage, "advance_slot", fail)
         assert stream.latestOffset(end, ALL) == end
     assert Slots(tmp_path).get("lake").position == 0
     assert stream.latestOffset(end, ALL) == end

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from sluicemq.journal.space import NO_SPACE
 from sluicemq.model.errors import ClientError, JournalDamaged, JournalError, RecordNotFound
 from sluicemq.pipeline.source import plan
 from sluicemq.pipeline.source.http_storage import connect
@@ -235,8 +236,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _advance_slot(self, start: Offset) -> None:
         """Move the slot to `start`, unless it is there already.
 
-        If the broker does not answer, the next batch tries again. Raises JournalError if the slot
-        is lost.
+        If the broker does not answer, or the disk of the journal is full, the next batch tries
+        again. Raises JournalError if the slot is lost.
         """
         slot, position = self._options.slot, start.sequence - 1
         if self._slot_position is None or position <= self._slot_position:
@@ -246,7 +247,9 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             reached = self._storage.advance_slot(slot, position)
         except JournalError as error:
             self._report_lost_slot(str(error))
-        except ClientError as error:
+        except (ClientError, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in NO_SPACE:
+                raise
             log.warning("The slot %s was not moved: %s", slot, error)
             return
         if reached > position:
