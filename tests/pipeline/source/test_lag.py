@@ -162,6 +162,18 @@ def test_metrics_of_listener() -> None:
     assert listener.lags() == []
 
 
+def test_lag_of_journal_is_that_of_source_furthest_behind() -> None:
+    def latest(records: int) -> str:
+        lag = {"records": records, "bytes": 100 * records, "seconds": 1.5}
+        return json.dumps({"journal": "ab", "lag": lag})
+
+    listener = LagListener()
+    event: Any = progress("joined", latest(3))
+    event.progress.sources += [SimpleNamespace(latestOffset=latest(n)) for n in (7, 5)]
+    listener.onQueryProgress(event)
+    assert [(query, report.lag.records) for query, report in listener.lags()] == [("joined", 7)]
+
+
 @pytest.mark.parametrize(
     "latest",
     ["None", "no JSON", "5", "{}", '{"lag": 5}', '{"sequence": 3}', '{"journal": "ab", "lag": 5}'],

@@ -33,7 +33,7 @@ class LagListener(listener.StreamingQueryListener, Collector):
         self._lags: dict[str, list[tuple[str, LagReport]]] = {}
 
     def lags(self) -> list[tuple[str, LagReport]]:
-        """Return the lags of all sources of all running queries.
+        """Return the lags of all running queries, one for each journal that a query reads.
 
         Each is with the name of the query, or its id if it has none.
         """
@@ -56,8 +56,11 @@ class LagListener(listener.StreamingQueryListener, Collector):
     def onQueryProgress(self, event: listener.QueryProgressEvent) -> None:  # noqa: N802
         progress = event.progress
         query = progress.name or str(progress.id)
-        reports = [lag_of(source.latestOffset) for source in progress.sources]
-        self._lags[str(progress.runId)] = [(query, report) for report in reports if report]
+        reports = filter(None, (lag_of(source.latestOffset) for source in progress.sources))
+        # sources of one journal have the same labels, so that only one of them can be exported
+        ordered = sorted(reports, key=lambda report: report.lag.bytes)
+        furthest_behind = {report.journal: report for report in ordered}
+        self._lags[str(progress.runId)] = [(query, lag) for lag in furthest_behind.values()]
 
     def onQueryTerminated(self, event: listener.QueryTerminatedEvent) -> None:  # noqa: N802
         self._lags.pop(str(event.runId), None)
