@@ -379,7 +379,7 @@ def test_failing_batch_writes_nothing(spark: SparkSession, tmp_path: Path) -> No
             )
         assert str(raised.value).startswith(
             "pipeline.toml: table orders: has an id at message 2 of the destination orders: the "
-            "batch is not written to silver.orders."
+            "batch is not written to silver.orders. The journal keeps the message: change the "
         )
         assert not lake.table("silver.orders").exists(spark)
         assert not (tmp_path / "silver" / "orders_quarantine").exists()

@@ -210,7 +210,8 @@ def _failure(definition: Definition, table: TypedTable, error: Exception) -> Exc
     reason = rest.split("\n")[0].split(" SQLSTATE")[0].rstrip(". ")
     return ExpectationFailed(
         f"{definition.location(table.line)}: {reason}: the batch is not written to silver."
-        f"{table.name}. Correct or purge the message's data, or change the expectation's action"
+        f"{table.name}. The journal keeps the message: change the check or its action, and start "
+        "the pipeline again"
     )
 
 
