@@ -133,6 +133,16 @@ def test_connectors_that_do_not_exist_are_rejected() -> None:
         jars.coordinate("ftp")
 
 
+def test_download_that_takes_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def expire(command: list[str], *, timeout: float, **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(jars, "find_java", lambda: Path("/java"))
+    monkeypatch.setattr(subprocess, "run", expire)
+    with pytest.raises(ConfigurationError, match="g:a:1 was not downloaded within 1800 s: run"):
+        jars._resolve("g:a:1")
+
+
 def test_existing_libraries_are_not_downloaded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

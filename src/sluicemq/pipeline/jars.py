@@ -148,13 +148,19 @@ def _resolve(requested: str) -> list[Path]:
         "PYSPARK_SUBMIT_ARGS": f"--packages {requested} pyspark-shell",
     }
     # A process of its own: packages are resolved when the JVM starts, which happens once.
-    process = subprocess.run(
-        [sys.executable, "-m", __name__],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT,
-    )
+    try:
+        process = subprocess.run(
+            [sys.executable, "-m", __name__],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT,
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigurationError(
+            f"{requested} was not downloaded within {_TIMEOUT:g} s: run the command again, which "
+            "keeps the files that are complete"
+        ) from None
     if process.returncode:
         reasons = [line.strip() for line in process.stderr.splitlines() if "not found" in line]
         reason = reasons[0] if reasons else process.stderr.strip()[-500:]
