@@ -430,7 +430,9 @@ def decode(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Write the frames to Parquet files."),
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Add the frames to the Parquet files in DIR."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each frame as JSON.")] = False,
 ) -> None:
