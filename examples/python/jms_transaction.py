@@ -22,8 +22,6 @@ def main(port: int) -> None:
         for city in ("Oslo", "Bergen"):
             with session.consumer(QUEUE, selector=f"city = '{city}'") as consumer:
                 message = consumer.receive(timeout=30)
-                if message is None:
-                    raise SystemExit(f"no message for {city} arrived in 30 s")
                 print(city, message.body)
                 session.commit()
 
