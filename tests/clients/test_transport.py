@@ -277,7 +277,7 @@ def test_send_waits_for_a_broker_that_reads_slowly(listener: socket.socket) -> N
     user = PhpmqUser(PhpmqClient.connect)
 
     async def main() -> None:
-        with await connected(user, listener, timeout=0.5) as peer:
+        with await connected(user, listener, timeout=1) as peer:
 
             def read() -> None:
                 for _ in range(len(TOO_MUCH) >> 20):
