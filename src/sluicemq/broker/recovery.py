@@ -96,9 +96,7 @@ def snapshot(broker: Broker) -> bytes:
             if d.state != ENDED and d.journaled == RECORDED
         ],
         prepared=[
-            record
-            for transaction in broker.transactions.values()
-            for record in transaction.records
+            record for transaction in broker.transactions.values() for record in transaction.records
         ],
         next_subscription=broker.next_subscription,
         delivered=[
