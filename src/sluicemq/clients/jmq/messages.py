@@ -97,7 +97,7 @@ def _format_errors() -> Iterator[None]:
 
 class JavaObject(bytes):
     """Serialized Java object, kept as bytes. `value` decodes only the closed set of types that
-    maps and streams may hold, and maps and lists of them."""
+    maps and streams may hold, and maps of them with text keys, nested once."""
 
     __slots__ = ()
 
