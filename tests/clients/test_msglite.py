@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -14,7 +15,7 @@ from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.model.errors import ConnectionLost, RequestRefused, RequestTimeout
 from sluicemq.protocols.msglite import wire
 from tests.protocols.msglite.harness import Harness
-from tests.protocols.sockets import port_of, run_against
+from tests.protocols.sockets import port_of, run_against, serve
 
 LONG = 60
 
@@ -337,6 +338,24 @@ def test_close_ends_ready_that_was_cancelled_and_delivers_what_was_sent() -> Non
             await client.send("b", b"", timeout=1)
 
     run(scenario)
+
+
+@pytest.mark.parametrize("sends", [True, False])
+def test_close_over_tls_reports_messages_behind_waiting_command(
+    certificates: tuple[ssl.SSLContext, ssl.SSLContext], sends: bool
+) -> None:
+    async def main() -> None:
+        server, port = await serve(Harness(), ssl_context=certificates[0])
+        async with server:
+            client = await MsgliteClient.connect("localhost", port, ssl_context=certificates[1])
+            await begin_and_cancel(client, "a", timeout=LONG)
+            if sends:
+                await client.send("b", b"x", timeout=LONG)
+                with pytest.raises(ConnectionLost, match="while a command waited"):
+                    await client.close()
+            await client.close()
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("call", ["ready", "query"])

@@ -21,7 +21,8 @@ a reply to an abandoned query is dropped.
 The protocol confirms nothing. The broker answers invalid data with an error and closes; the client
 raises it as RequestRefused in the waiting call, in the next one, or in `close`. It raises
 ConnectionLost likewise if the connection breaks after a `send`, before the broker has answered a
-later command. Sent messages are known to be accepted when `close` returns.
+later command. Sent messages are known to be accepted when `close` returns. Over TLS, `close` cannot
+end a waiting `ready`, and raises ConnectionLost if messages have been sent that it delays.
 """
 
 from __future__ import annotations
@@ -221,6 +222,10 @@ class _Connection(ClientTransport[Frame]):
         if transport.can_write_eof():
             self.end_output(transport)  # ends an abandoned ready
         elif self.requests:  # TLS has no half-close, and the quit would wait behind the command
+            self.reset = ConnectionLost(
+                "the client was closed while a command waited; over TLS, it is then unknown which "
+                "messages the broker has accepted"
+            )
             transport.close()
 
     def check(self) -> None:

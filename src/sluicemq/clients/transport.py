@@ -112,7 +112,7 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
         self.forbids_reconnect = False
         """True if the broker will accept no other connection."""
         self.reset: ConnectionLost | None = None
-        """Error of a connection that broke; None if one of the peers has closed it."""
+        """Error of a connection that did not end in order; None until then."""
         self._decoder = decoder
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
@@ -240,10 +240,9 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
         self.mark_lost(ConnectionLost("the broker closed the connection"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        reason = reason_of(exc) if isinstance(exc, OSError) else str(exc or "")
         if exc is not None and self.reset is None:
-            self.reset = ConnectionLost(reason)
-        self.mark_lost(ConnectionLost(reason or "the connection is closed"))
+            self.reset = ConnectionLost(reason_of(exc) if isinstance(exc, OSError) else str(exc))
+        self.mark_lost(self.reset or ConnectionLost("the connection is closed"))
         self._ended.set()
         self._writable.set()
 
