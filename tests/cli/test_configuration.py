@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import tomllib
 from pathlib import Path
 
@@ -134,6 +135,20 @@ def test_check_lists_its_steps_and_leaves_no_files(run: Run, tmp_path: Path) -> 
     missing = run("config", "check", "--listen", f"phpmq+unix://{tmp_path}/none/sock")
     assert missing.code == 2
     assert f"there is no directory {tmp_path}/none" in missing.err
+
+
+def test_check_reports_that_the_library_for_tracing_is_missing(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sluicemq.toml").write_text("[tracing]\nendpoint = 'http://127.0.0.1:4318'\n")
+    arguments = ("config", "check", "--listen", "msglite://127.0.0.1:0")
+    result = run(*arguments)
+    assert result.code == 0
+    assert "tried: OpenTelemetry: installed" in result.err
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    result = run(*arguments)
+    assert result.code == 2
+    assert "error: sluicemq.toml:2: tracing.endpoint is set, but OpenTelemetry" in result.err
 
 
 def test_check_does_not_try_the_addresses_of_the_running_broker(

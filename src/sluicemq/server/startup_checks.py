@@ -2,7 +2,7 @@
 
 `Config.problems` has checked the configuration and the data directory before, and has read
 certificates with their keys and the user database. This module checks whether the addresses can be
-listened on.
+listened on, and whether OpenTelemetry is installed if tracing is enabled.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sluicemq.model.url import Url
 from sluicemq.server.config import Config, data_dir_problem
 from sluicemq.server.listener import bind, is_stale
 from sluicemq.server.listener_settings import Listener, admin_listener
+from sluicemq.server.tracing import installation_problem
 
 
 class StartupCheck(NamedTuple):
@@ -45,6 +46,8 @@ def check_startup(config: Config) -> Iterator[StartupCheck]:
         if listener.url.tls:
             description = f"{listener.url}: certificate {listener.certificate} read, with its key"
             yield StartupCheck(str(listener.url), description)
+    if config.tracing.endpoint:
+        yield StartupCheck("tracing.endpoint", "OpenTelemetry: installed", installation_problem())
     holder = _holder(directory)
     if holder:
         yield StartupCheck("listeners", f"addresses: not tried, because {holder}")

@@ -36,6 +36,18 @@ class Tracing(NamedTuple):
     export: Export
 
 
+def installation_problem() -> str:
+    """Return why OpenTelemetry cannot be loaded; "" if it can."""
+    try:
+        import opentelemetry.exporter.otlp.proto.http.trace_exporter  # noqa: F401
+    except ImportError as error:
+        return (
+            f"tracing.endpoint is set, but OpenTelemetry is not installed ({error}); install it "
+            "with `pip install 'sluicemq[tracing]'`"
+        )
+    return ""
+
+
 def start_tracing(
     options: TracingSettings, identity: bytes, exporter: SpanExporter | None = None
 ) -> Tracing | None:
@@ -46,15 +58,12 @@ def start_tracing(
     """
     if not options.endpoint:
         return None
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    if problem := installation_problem():
+        raise ConfigurationError(problem)
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-        from sluicemq.server.tracing.export import Export, span_maker
-    except ImportError as error:
-        raise ConfigurationError(
-            "tracing.endpoint is set, but OpenTelemetry is not installed "
-            f"({error}); install it with `pip install 'sluicemq[tracing]'`"
-        ) from error
+    from sluicemq.server.tracing.export import Export, span_maker
+
     if exporter is None:
         exporter = OTLPSpanExporter(options.endpoint)
     export = Export(exporter, span_maker(options.service_name, identity.hex()))
