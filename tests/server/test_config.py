@@ -110,6 +110,17 @@ def test_file_in_working_directory_is_found(tmp_path: Path) -> None:
     assert load().config.logging.level == "debug"
 
 
+def test_relative_path_starts_from_the_directory_of_a_linked_file(tmp_path: Path) -> None:
+    """Kubernetes mounts files as links into a directory that an update replaces."""
+    version = tmp_path / "..2026"
+    version.mkdir()
+    (version / "sluicemq.toml").write_text("[auth]\nusers_file = 'users.json'\n")
+    link = tmp_path / "sluicemq.toml"
+    link.symlink_to(version / "sluicemq.toml")
+    assert load(link).config.auth.users_file == tmp_path / "users.json"
+    assert load().config.auth.users_file == tmp_path / "users.json"
+
+
 def test_listener_options_in_url_or_as_settings(tmp_path: Path) -> None:
     text = """
     [limits]

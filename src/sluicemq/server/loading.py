@@ -168,7 +168,8 @@ def examine(
         file = next((candidate for candidate in DEFAULT_FILES if candidate.exists()), None)
     if file is not None:
         tree, lines = _parse_file(file)
-        source = Source(str(file), False, file.resolve().parent, lines)
+        # not `resolve`: where the file is a link, such as in Kubernetes, its target may be replaced
+        source = Source(str(file), False, file.absolute().parent, lines)
         collector.read_section((), (), tree, source)
     collector.read_environment(environ or {})
     command_line = Source("command line", True, Path())
