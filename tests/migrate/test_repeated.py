@@ -274,6 +274,18 @@ def test_existing_settings_and_users_are_kept(
         assert queue.settings.max_messages == 100_000
 
 
+def test_settings_for_an_existing_configuration_are_reported(
+    instance: Instance, run: Run, tmp_path: Path
+) -> None:
+    configuration = tmp_path / "sluicemq.toml"
+    configuration.write_text("# of another broker\n")
+    arguments = ("migrate", "openmq", str(instance.path), "--to", "data", "--config")
+    result = run(*arguments, str(configuration))
+    assert result.code == 0
+    assert "exists and is not changed; add what it lacks:" in result.out
+    assert '\n  url = "jmq://' in result.out
+
+
 def test_source_written_during_run_is_reported(
     instance: Instance, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,13 +163,14 @@ def _section(title: str, lines: list[str]) -> Iterator[str]:
 
 
 def _config_lines(report: MigrationReport) -> Iterator[str]:
-    if report.dry_run:
-        yield f"configuration, for {report.config}:"
-        yield from (f"  {line}" for line in report.text.splitlines())
-    elif report.written:
+    if report.written:
         yield f"configuration: {report.config}"
     else:
-        yield f"configuration: {report.config} exists and is not changed"
+        if report.dry_run:
+            yield f"configuration, for {report.config}:"
+        else:
+            yield f"configuration: {report.config} exists and is not changed; add what it lacks:"
+        yield from (f"  {line}" for line in report.text.splitlines())
     for problem in report.problems:
         yield f"  to be corrected before the start: {problem}"
 
