@@ -284,6 +284,8 @@ def test_settings_for_an_existing_configuration_are_reported(
     assert result.code == 0
     assert "exists and is not changed; add what it lacks:" in result.out
     assert '\n  url = "jmq://' in result.out
+    serve = f"sluicemq serve --config {configuration} --data-dir {tmp_path}/data"
+    assert f"Next: {serve}" in result.err
 
 
 def test_source_written_during_run_is_reported(

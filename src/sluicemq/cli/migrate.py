@@ -394,8 +394,10 @@ def _run(
         outcome=outcome,
         dry_run=dry_run,
     )
-    serve = shlex.join(["sluicemq", "serve", "--config", str(file)])
-    next_step = "" if dry_run else f"Next: {serve}"
+    serve = ["sluicemq", "serve", "--config", str(file)]
+    if not written:
+        serve += ["--data-dir", str(data_dir)]  # the existing file may name another one
+    next_step = "" if dry_run else f"Next: {shlex.join(serve)}"
     text_output = "\n".join(map(printable, as_text(report)))
     print_result(CommandResult(as_data(report), next_step, output=text_output), as_json)
 
