@@ -271,6 +271,26 @@ async def test_redriven_dead_letter_is_the_original_message(api_fixture: ApiFixt
 
 
 @in_event_loop
+async def test_dead_letter_redriven_to_another_queue_can_become_one_again(
+    api_fixture: ApiFixture,
+) -> None:
+    broker = api_fixture.broker
+    jobs = queue(broker, dead_letter=True)
+    [number] = send(jobs, "a", broker=broker, properties={"mine": 1})
+    read(broker, jobs)
+    broker.dead_letter(jobs.queue, number, "rejected")
+    target = queue(broker, "target", dead_letter=True, max_attempts=1)
+    http_client = api_fixture.http_client(local=True)
+    path = "/destinations/queue/q.dlq/messages/actions"
+    done = await apply_action(http_client, path, action="redrive", all=True, target=TARGET)
+    assert (done["processed"], done["failed"]) == (1, [])
+    [delivery] = target.queue.browse()
+    assert broker.core.read(delivery).properties == {"mine": 1}
+    read(broker, target).detach()
+    assert queued_bodies(broker, "target.dlq") == ["a"]
+
+
+@in_event_loop
 async def test_dead_letter_of_a_topic_is_redriven_to_its_subscription(
     api_fixture: ApiFixture,
 ) -> None:
@@ -309,6 +329,7 @@ async def test_ambiguous_requests_are_rejected(api_fixture: ApiFixture) -> None:
         {"action": "delete", "selector": "   "},
         {"action": "move", "all": True},
         {"action": "delete", "all": True, "target": TARGET},
+        {"action": "redeliver", "all": True, "target": TARGET},
         {"action": "move", "all": True, "target": {"kind": "queue"}},
         {"action": "move", "all": True, "target": {"kind": "queue", "name": "x" * 1025}},
         {"action": "explode", "all": True},

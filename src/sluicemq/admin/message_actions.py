@@ -57,7 +57,7 @@ from sluicemq.management.messages import (
 )
 from sluicemq.management.operation import KINDS
 from sluicemq.model.access import Operation
-from sluicemq.model.dead_letters import origin_of
+from sluicemq.model.dead_letters import DeadLetterOrigin, origin_of
 from sluicemq.model.destination import Address, CreatedBy, is_temporary
 from sluicemq.model.errors import (
     ActionRefused,
@@ -304,10 +304,12 @@ class ActionService(Service):
             call.demand(Operation.PRODUCE, target.name)
 
     def _handler_of(self, call: Call, action: Action, target: Address | None) -> MessageHandler:
-        """Return the function that applies the action to one message. Creates the target of a move
-        or copy if automatic creation permits it. Raises ApiError."""
-        if (target is not None) != (action in ("move", "copy")):
-            raise ApiError(400, "bad-body", "only move and copy have a target")
+        """Return the function that applies the action to one message. Creates the target if
+        automatic creation permits it. Raises ApiError."""
+        if target is None and action in ("move", "copy"):
+            raise ApiError(400, "bad-body", f"{action} requires a target")
+        if target is not None and action in ("delete", "redeliver"):
+            raise ApiError(400, "bad-body", f"{action} has no target")
         operations = self._broker.operations
         if target is None:
             handlers: dict[Action, MessageHandler] = {
@@ -319,6 +321,10 @@ class ActionService(Service):
         # looked up for each message: it may be deleted and created again meanwhile
         resolve = partial(resolve_destination, self._broker, call, target)
         resolve()
+        if action == "redrive":
+            return lambda delivery: operations.redrive(
+                delivery, DeadLetterOrigin(resolve().address, "")
+            )
         transfer = operations.move if action == "move" else operations.copy
         return lambda delivery: transfer(delivery, resolve())
 

@@ -452,7 +452,7 @@ def redrive(
 ) -> CommandResult:
     """Redrive dead letters to their original destinations, or to another one."""
     address, target = address_of(name), address_of(to) if to is not None else None
-    request = select("redrive" if target is None else "move", ids, selector, everything, limit)
+    request = select("redrive", ids, selector, everything, limit)
     if request.ids is None:
         suffix = f"to {display_name(target)}" if target else "to their original destinations"
         confirm(f"Redrive {describe(request)} of {display_name(address)} {suffix}?", yes)

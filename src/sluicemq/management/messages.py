@@ -233,7 +233,7 @@ Action = Literal["delete", "move", "copy", "redeliver", "redrive"]
 class MessageActionRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """An action, and its messages: given by `ids`, `selector` or `all`.
 
-    target  destination of move and copy
+    target  destination of move and copy; with redrive, it replaces the original destination
     state   with `selector` or `all`: only ready messages, or only scheduled ones
     cursor  `next_cursor` of the previous response
     limit   maximum number of messages; 0 = all
