@@ -285,7 +285,7 @@ def test_unknown_commands_and_wrong_case_are_errors(terminal: Terminal) -> None:
         assert "flushall" in answer
 
 
-@pytest.mark.parametrize("method", [b"POST", b"OPTIONS"])
+@pytest.mark.parametrize("method", [b"POST", b"OPTIONS", b"flushall"])
 def test_request_of_a_web_page_closes_without_effect(
     harness: Harness, terminal: Terminal, method: bytes
 ) -> None:

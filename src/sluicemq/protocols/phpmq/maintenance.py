@@ -13,6 +13,7 @@ pages of output, which would fill the broker's memory if the client does not rea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from heapq import nlargest
@@ -39,6 +40,7 @@ from sluicemq.security.access import OPEN, Access
 REFRESH_SECONDS: Final = 0.5
 LINE_LIMIT: Final = 4096
 """Maximum length of a command in bytes; a longer one ends the session."""
+_HTTP_REQUEST: Final = re.compile(r"\S+ \S+ HTTP/\d\.\d")
 
 
 class MaintenanceSession(NoConsumers):
@@ -181,6 +183,10 @@ class MaintenanceSession(NoConsumers):
         Return its response; "" if that is a page, or is written later. Raises AccessDenied.
         """
         match command, argument:
+            case _ if _HTTP_REQUEST.fullmatch(line):
+                # a web page chooses the method, and further lines as the body
+                self._write(screen.error("This is not an HTTP port."))
+                self._close("an HTTP request to the maintenance port")
             case "quit" | "exit", _:
                 self._close("")
             case ("monitor", _) | ("show", ""):
@@ -203,10 +209,6 @@ class MaintenanceSession(NoConsumers):
                 return screen.help_list()
             case "help", _:
                 return screen.help_page(argument)
-            case _ if line.split()[-1].startswith("HTTP/"):
-                # a web page: the browser sends lines of its choice as the body
-                self._write(screen.error("This is not an HTTP port."))
-                self._close("an HTTP request to the maintenance port")
             case _:
                 return screen.unknown_command(line)
         return ""
