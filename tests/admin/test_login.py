@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from base64 import b64encode
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,6 +211,22 @@ async def test_changed_password_ends_other_sessions(api_fixture: ApiFixture) -> 
     assert (await other_client.login("anna", PASSWORD)).status == 401
     assert (await other_client.login("anna", "better horse")).status == 200
     assert "change: anna POST /api/v1/session/password done" in api_fixture.audit_lines()
+
+
+def test_admin_token_is_not_the_current_password_of_a_user(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        token_file = tmp_path / "token"
+        token_file.write_text("a token that was made up")
+        api_fixture = ApiFixture(tmp_path, admin_token_file=token_file)
+        api_fixture.add("anna")
+        browser = api_fixture.http_client()
+        await browser.login("anna")
+        passwords = {"current_password": token_file.read_text(), "new_password": "better horse"}
+        response = await browser.request("POST", "/session/password", passwords)
+        assert (response.status, response.code) == (401, "authentication-failed")
+        api_fixture.authenticator.close()
+
+    asyncio.run(scenario())
 
 
 @in_event_loop

@@ -104,6 +104,11 @@ async def test_overview_is_created_once_a_second(api_fixture: ApiFixture) -> Non
     api_fixture.clock.advance(1000)
     await get_json(http_client, "/overview")
     assert len(calls) == 3
+    api_fixture.add("anna")
+    anna = api_fixture.http_client()
+    await anna.login("anna")
+    await get_json(anna, "/overview?fresh=true")
+    assert len(calls) == 3
 
 
 @in_event_loop
