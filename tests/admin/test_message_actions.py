@@ -9,8 +9,9 @@ import pytest
 
 from sluicemq.broker import ManualClock, Window
 from sluicemq.management.settings import HttpSettings
+from sluicemq.model.dead_letters import dead_letter_of
 from sluicemq.model.destination import Address, Kind
-from sluicemq.model.message import Durability
+from sluicemq.model.message import Durability, Message
 from tests.admin.destinations import queue, queued_bodies, read, send, topic, unacked_numbers
 from tests.support.api import ApiFixture, HttpClient, in_event_loop
 from tests.support.broker import DAY, Reader
@@ -288,6 +289,25 @@ async def test_dead_letter_redriven_to_another_queue_can_become_one_again(
     assert broker.core.read(delivery).properties == {"mine": 1}
     read(broker, target).detach()
     assert queued_bodies(broker, "target.dlq") == ["a"]
+
+
+@in_event_loop
+async def test_dead_letter_of_a_deleted_temporary_destination_stays(
+    api_fixture: ApiFixture,
+) -> None:
+    broker = api_fixture.broker
+    dead_letter_queue = queue(broker, "q.dlq")
+    origin = Address(Kind.QUEUE, "temporary_destination://queue/x/1/1")
+    message = Message(origin, b"a", durability=Durability.LAZY)
+    dead_letter = dead_letter_of(message, origin.name, "rejected", 1, broker.clock.wall)
+    dead_letter.destination = dead_letter_queue.address
+    broker.publish(dead_letter_queue, dead_letter)
+    broker.flush()
+    http_client = api_fixture.http_client(local=True)
+    path = "/destinations/queue/q.dlq/messages/actions"
+    done = await apply_action(http_client, path, action="redrive", all=True)
+    assert [failure["reason"] for failure in done["failed"]] == ["origin-gone"]
+    assert dead_letter_queue.waiting == 1
 
 
 @in_event_loop

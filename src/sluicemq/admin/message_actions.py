@@ -58,7 +58,7 @@ from sluicemq.management.messages import (
 from sluicemq.management.operation import KINDS
 from sluicemq.model.access import Operation
 from sluicemq.model.dead_letters import DeadLetterOrigin, origin_of
-from sluicemq.model.destination import Address, CreatedBy, is_temporary
+from sluicemq.model.destination import Address, CreatedBy
 from sluicemq.model.errors import (
     ActionRefused,
     DestinationNotFound,
@@ -336,8 +336,6 @@ class ActionService(Service):
         if not call.identity.may(Operation.PRODUCE, name):
             call.log_denied(f"{Operation.PRODUCE} {name}")
             raise ActionRefused("forbidden", f"no permission to produce to {name}")
-        if is_temporary(name) and self._broker.destinations.find(origin.address) is None:
-            raise ActionRefused("origin-gone", "the origin was a temporary destination")
         self._broker.operations.redrive(delivery, origin, call.identity.creator)
 
     async def _handle_ids(
