@@ -10,7 +10,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from sluicemq.clients.http import RETRY_TIMEOUT, HttpClient, HttpRefusal, HttpTarget, target
-from sluicemq.model.errors import AccessDenied, AuthenticationFailed, ConnectionLost
+from sluicemq.model.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    ConfigurationError,
+    ConnectionLost,
+)
 
 
 class ScriptedServer(ThreadingHTTPServer):
@@ -70,6 +75,13 @@ def scripted_server() -> Iterator[ScriptedServer]:
         yield server
         server.shutdown()
         thread.join()
+
+
+def test_unusable_file_of_certificates_is_reported_with_the_response() -> None:
+    with HttpClient(HttpTarget("localhost", 1, secure=True, ca="/none")) as remote:
+        remote.send("GET", "/")
+        with pytest.raises(ConfigurationError, match="/none cannot be used"):
+            remote.receive()
 
 
 def test_requests_share_connection(scripted_server: ScriptedServer) -> None:

@@ -191,7 +191,8 @@ class HttpClient:
 
         Raises ConnectionLost if the broker was unavailable for longer than `retry_timeout`,
         AuthenticationMissing or AuthenticationFailed (401), AccessDenied (403), and HttpRefusal for
-        other errors. A redirection raises ConnectionLost: it is not followed.
+        other errors. A redirection raises ConnectionLost: it is not followed. Raises
+        ConfigurationError for a file of trusted certificates that cannot be used.
         """
         self.send(method, path, body, headers)
         return self.receive()
@@ -232,7 +233,7 @@ class HttpClient:
             if self._connection is None:
                 self._connection = self._connect()
             self._connection.request(*self._pending)
-        except _FAULTS as fault:
+        except (*_FAULTS, ConfigurationError) as fault:
             self._send_error = fault
 
     def receive(self) -> HttpResponse:
