@@ -206,7 +206,7 @@ class _Connection(ClientTransport[Frame]):
 class PhpmqClient(AsyncClient):
     """asyncio connection to a PHPMQ broker. Created by `connect`.
 
-    Several tasks may send; one at a time may receive.
+    Several tasks may send; one at a time may subscribe, receive and confirm.
     """
 
     def __init__(self, connection: _Connection) -> None:
