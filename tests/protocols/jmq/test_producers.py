@@ -351,6 +351,18 @@ def test_resent_message_that_is_unacked_is_not_stored_twice(harness: Harness, pe
     assert not peer.delivered()
 
 
+def test_resent_message_that_waits_for_disk_is_not_stored_twice(
+    harness: Harness, peer: Peer
+) -> None:
+    sysid = encode_sysid(1, 1)
+    peer.session.receive(peer.message("q", "x", flags=P | A, consumer_id=1, sysid=sysid))
+    peer.session.receive(peer.message("q", "x", flags=P | A | I, consumer_id=2, sysid=sysid))
+    assert peer.receive() == []
+    harness.run_event_loop()
+    assert [(reply.consumer_id, status(reply)) for reply in peer.receive()] == [(1, 200), (2, 200)]
+    assert harness.bodies("q") == [b"x"]
+
+
 def test_resent_message_that_is_delayed_is_not_stored_twice(harness: Harness, peer: Peer) -> None:
     sysid = encode_sysid(1, 1)
     due = harness.clock.wall + 1000

@@ -114,7 +114,7 @@ class Producers:
         """Destinations to which this client may send, by variable header."""
         self._topics: dict[VariableHeader, Destination] = {}
         self._searches = 0
-        self._search: tuple[Packet, Iterator[bool]] | None = None
+        self._search: tuple[Packet, Iterator[Message | None]] | None = None
         """Search in progress, and the message that waits for it."""
         self._copies: dict[Packet, tuple[int, BrokerError | None]] = {}
         """Messages to wildcards: the number of copies that wait for capacity, and the error of
@@ -204,8 +204,11 @@ class Producers:
             branch = self._branches.active_branch(transaction, self._connection)
             self._broker.transactions.publish(branch.transaction, destination, message)
             return True
-        if packet.flags & I and not is_copy and self._was_published(packet, destination, message):
-            raise RejectedRequest(Status.NOT_MODIFIED, "the message was published before")
+        if packet.flags & I and not is_copy:
+            original = self._find_original(packet, destination, message)
+            if original is not None:
+                self._confirm_original(original)
+                return True
         return self.publisher.publish(destination, message, packet)
 
     def _find(self, header: VariableHeader, address: Address) -> Destination | None:
@@ -259,31 +262,49 @@ class Producers:
         readdress(copy, make_sysid(self._broker.identity, number, message.timestamp))
         return copy
 
-    def _was_published(self, packet: Packet, destination: Destination, message: Message) -> bool:
-        """Return whether a message sent again after a connection loss was published before. The
-        search is limited, and uses the time for scans. Raises SearchPending."""
+    def _confirm_original(self, original: Message) -> None:
+        """Let the reply to a message sent again wait until the original is on disk.
+
+        Raises RejectedRequest: NOT_MODIFIED if it does not have to wait.
+        """
+        sequence = original.sequence
+        if original.durability is not Durability.SYNC or sequence <= self._broker.journal.durable:
+            raise RejectedRequest(Status.NOT_MODIFIED, "the message was published before")
+        self.publisher.last_sync = max(self.publisher.last_sync, sequence)
+
+    def _find_original(
+        self, packet: Packet, destination: Destination, message: Message
+    ) -> Message | None:
+        """Return the original of a message sent again after a connection loss, if it was published.
+        The search is limited, and uses the time for scans. Raises SearchPending."""
         if self._search is None or self._search[0] is not packet:
             self._searches += 1
             if self._searches > _MAX_SEARCHES:
-                return False
+                return None
             self._search = (
                 packet,
                 islice(self._compare_latest(destination, message), _MAX_SEARCH_STEPS),
             )
-        for is_match in self._search[1]:
-            if is_match:
+        for original in self._search[1]:
+            if original is not None:
                 self._search = None
-                return True
+                return original
             if self._broker.scans.is_time_up():
                 raise SearchPending
         self._search = None
-        return False
+        return None
 
-    def _compare_latest(self, destination: Destination, message: Message) -> Iterator[bool]:
-        """Yield whether each message examined has the id of this one, roughly the latest first."""
+    def _compare_latest(
+        self, destination: Destination, message: Message
+    ) -> Iterator[Message | None]:
+        """Yield each message examined that has the id of this one, None for any other, roughly the
+        latest first."""
         broker = self._broker
         identity = broker.identity
         sysid = sysid_of(message, identity)
+        staged = islice(reversed(broker.publisher.staged), _MAX_SEARCH_STEPS)
+        for latest_message in [item for item, target, _ in staged if target is destination]:
+            yield latest_message if sysid_of(latest_message, identity) == sysid else None
         priority = destination.priority(message.priority)
         for subscription in destination.all_subscriptions:
             scheduled = list(subscription.scheduled.values()) if message.deliver_at else []
@@ -293,11 +314,12 @@ class Producers:
                 if delivery is not None:
                     with suppress(RecordNotFound, JournalDamaged):
                         candidate = broker.read(delivery)
-                yield (
+                is_original = (
                     candidate is not None
                     and candidate.origin is Origin.JMQ
                     and sysid_of(candidate, identity) == sysid
                 )
+                yield candidate if is_original else None
 
     # --- flow --------------------------------------------------------------------------------
 
