@@ -61,12 +61,9 @@ from sluicemq.management.journal import (
 from sluicemq.management.operation import Body, PageQuery
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import ConfigurationError, ConnectionLost, JournalError, RequestRefused
+from sluicemq.security.records import USERS_NAME
 from sluicemq.server.clock import SystemClock
-from sluicemq.server.configuration_reference import (
-    CONFIGURATION_NAME,
-    USERS_NAME,
-    EffectiveConfiguration,
-)
+from sluicemq.server.configuration_reference import CONFIGURATION_NAME, EffectiveConfiguration
 from sluicemq.server.settings import Unit
 
 BODY_PREVIEW: Final = 60

@@ -18,8 +18,8 @@ from sluicemq.migrate.plan import Plan
 from sluicemq.migrate.source_files import Damage
 from sluicemq.model.destination import differing
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.security.records import Database, UserRecord, UserStore, add_user
-from sluicemq.server.configuration_reference import USERS_NAME, value_text
+from sluicemq.security.records import USERS_NAME, Database, UserRecord, UserStore, add_user
+from sluicemq.server.configuration_reference import value_text
 from sluicemq.server.loading import SECTIONS, load
 from sluicemq.server.settings import settings_of
 

@@ -58,6 +58,8 @@ from sluicemq.security.passwords import (
 ItemT = TypeVar("ItemT")
 
 VERSION: Final = 1
+USERS_NAME: Final = "users.json"
+"""Name of the user database in a data directory, and in a backup."""
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}\Z")
 _PASSWORD: Final = re.compile(r"(\$argon2id\$[\x21-\x7e]{1,500})?\Z")

@@ -39,7 +39,7 @@ from sluicemq.model.setting import about
 from sluicemq.model.url import MAX_SOCKET_PATH
 from sluicemq.security.access import AuthSettings
 from sluicemq.security.files import read_secret_file
-from sluicemq.security.records import Database, UserStore
+from sluicemq.security.records import USERS_NAME, Database, UserStore
 from sluicemq.server.listener_settings import (
     OFFERS_LOGIN,
     JmqSettings,
@@ -234,7 +234,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def users_file(self) -> Path:
         """The user database."""
-        return self.auth.users_file or self.broker.data_dir / "users.json"
+        return self.auth.users_file or self.broker.data_dir / USERS_NAME
 
     def warnings(self) -> Iterator[str]:
         """Yield warnings about permitted settings. Only for a configuration without problems."""

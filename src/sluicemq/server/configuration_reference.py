@@ -20,15 +20,15 @@ from msgspec.structs import replace
 
 from sluicemq.management.broker import SettingView
 from sluicemq.model.destination import Address, DestinationSettings, differing
+from sluicemq.security.records import USERS_NAME
 from sluicemq.server.config import Config
 from sluicemq.server.listener_settings import Listener, applies, inherited_limits
 from sluicemq.server.loading import SECTIONS, setting_paths
 from sluicemq.server.settings import Setting, Unit, format_quantity, settings_of
 
-USERS_NAME: Final = "users.json"
 CONFIGURATION_NAME: Final = "configuration.toml"
 MIGRATIONS_NAME: Final = "migrations.log"
-"""Names of files in a backup. The last is the log of completed migrations, which prevents
+"""Names of files in a backup. The second is the log of completed migrations, which prevents
 `sluicemq migrate` from repeating one."""
 
 
