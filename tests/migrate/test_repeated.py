@@ -15,6 +15,7 @@ from sluicemq.journal.backup import create
 from sluicemq.journal.stored_backup import restore
 from sluicemq.migrate import transfer
 from sluicemq.migrate.source_files import ChangeDetector
+from sluicemq.security.records import UserStore
 from sluicemq.server.configuration_reference import MIGRATIONS_NAME
 from tests.cli.conftest import Run
 from tests.migrate import openmq_store as store
@@ -286,6 +287,17 @@ def test_settings_for_an_existing_configuration_are_reported(
     assert '\n  url = "jmq://' in result.out
     serve = f"sluicemq serve --config {configuration} --data-dir {tmp_path}/data"
     assert f"Next: {serve}" in result.err
+
+
+def test_users_are_added_to_the_configured_database(
+    instance: Instance, migrate: Migrate, tmp_path: Path
+) -> None:
+    configuration = tmp_path / "sluicemq.toml"
+    configuration.write_text("[auth]\nusers_file = 'own.json'\n")
+    instance.write("etc/passwd", b"admin:-1:admin:1\n")
+    migrate("openmq", instance.path, "--config", str(configuration))
+    assert set(UserStore(tmp_path / "own.json").read().users) == {"admin"}
+    assert not (tmp_path / "data" / "users.json").exists()
 
 
 def test_source_written_during_run_is_reported(

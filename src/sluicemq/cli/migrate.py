@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -33,6 +33,7 @@ from sluicemq.model.destination import Address
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.security.passwords import scheme_of
 from sluicemq.security.records import UserRecord
+from sluicemq.server.config import Config
 from sluicemq.server.loading import load
 
 # --- Report ---------------------------------------------------------------------------------------
@@ -377,7 +378,14 @@ def _run(
         plan.notes += [f"the source is in use: {use}" for use in plan.change_detector.used.values()]
     else:
         with err().status("importing"), stop_on_signals(signal.SIGINT) as interrupted:
-            outcome = transfer(plan, data_dir, _configured_destinations(file), interrupted.is_set)
+            existing = _existing_configuration(file)
+            outcome = transfer(
+                plan,
+                data_dir,
+                existing.destinations,
+                interrupted.is_set,
+                existing.auth.users_file,
+            )
     # now, because the transfer finds some of the items that are not migrated
     text = configuration.render(plan, data_dir)
     written = not dry_run and not file.exists()
@@ -402,9 +410,9 @@ def _run(
     print_result(CommandResult(as_data(report), next_step, output=text_output), as_json)
 
 
-def _configured_destinations(file: Path) -> Collection[Address]:
-    """Return the destinations of an existing configuration file, if it is readable."""
+def _existing_configuration(file: Path) -> Config:
+    """Return the settings in the configuration file; the defaults if it is missing or invalid."""
     try:
-        return load(file).config.destinations if file.exists() else ()
+        return load(file).config if file.exists() else Config()
     except ConfigurationError:
-        return ()
+        return Config()

@@ -226,7 +226,7 @@ def problems(plan: Plan) -> list[str]:
     """Return the problems that would keep a broker from starting with the plan's settings and
     users."""
     with tempfile.TemporaryDirectory() as directory:
-        add_users(plan.users, Path(directory))
+        add_users(plan.users, Path(directory, USERS_NAME))
         file = Path(directory, "sluicemq.toml")
         file.write_text(render(plan, Path(directory)), encoding="utf-8")
         try:
@@ -235,9 +235,9 @@ def problems(plan: Plan) -> list[str]:
             return str(error).replace(str(file), file.name).splitlines()
 
 
-def add_users(users: Mapping[str, UserRecord], data_dir: Path) -> list[str]:
-    """Add users to the user database of the data directory; existing users are never changed.
-    Returns the names of those added. Raises AccessError, ConfigurationError, OSError."""
+def add_users(users: Mapping[str, UserRecord], file: Path) -> list[str]:
+    """Add users to the user database in `file`; existing users are never changed. Returns the names
+    of those added. Raises AccessError, ConfigurationError, OSError."""
     added: list[str] = []
 
     def add(database: Database) -> Database:
@@ -248,7 +248,7 @@ def add_users(users: Mapping[str, UserRecord], data_dir: Path) -> list[str]:
         return database
 
     if users:
-        UserStore(data_dir / USERS_NAME).change(add, ACTOR)
+        UserStore(file).change(add, ACTOR)
     return added
 
 

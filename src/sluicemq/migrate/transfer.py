@@ -73,6 +73,7 @@ from sluicemq.model.destination import (
 )
 from sluicemq.model.errors import SelectorError, SluiceError
 from sluicemq.model.message import Message
+from sluicemq.security.records import USERS_NAME
 from sluicemq.server.clock import SystemClock
 from sluicemq.server.configuration_reference import MIGRATIONS_NAME
 
@@ -122,9 +123,11 @@ def transfer(
     data_dir: Path,
     configured: Collection[Address] = (),
     is_interrupted: Callable[[], bool] = lambda: False,
+    users_file: Path | None = None,
 ) -> MigrationOutcome:
-    """Transfer the plan. `configured` are destinations that the broker will declare at its start;
-    `is_interrupted` returns whether the transfer should stop.
+    """Transfer the plan. `configured` are destinations that the broker will declare at its start,
+    `users_file` is its user database, None = that in the data directory; `is_interrupted` returns
+    whether the transfer should stop.
 
     Raises SourceError, and the errors of opening a journal: JournalLocked if a broker uses it;
     Interrupted if it should stop, between two units. Messages imported before an error stay, and
@@ -150,7 +153,7 @@ def transfer(
     finally:
         journal.close()
     outcome.set_aside_file = set_aside_file
-    outcome.users = add_users(plan.users, data_dir)
+    outcome.users = add_users(plan.users, users_file or data_dir / USERS_NAME)
     plan.change_detector.check("messages imported so far are not imported twice")
     messages = sum(outcome.imported.values())
     ledger.finish(plan.kind, plan.source_path, messages, now_ms())
