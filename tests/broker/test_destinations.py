@@ -7,7 +7,13 @@ import pytest
 from sluicemq.broker import Broker, Consumer, Destination, EngineSettings, Window
 from sluicemq.broker.pending.entry import READY, SCHEDULED, UNACKED
 from sluicemq.journal.format import UNIT_END, Cause, RecordType
-from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.destination import (
+    Address,
+    CreatedBy,
+    DestinationSettings,
+    Kind,
+    Provenance,
+)
 from sluicemq.model.errors import (
     DestinationConflict,
     DestinationInUse,
@@ -53,6 +59,16 @@ def test_max_destinations_counts_declared_and_automatic_ones() -> None:
         fixture.broker.destinations.queue("s")
     with pytest.raises(LimitExceeded):
         fixture.queue("s")
+
+
+def test_configured_destination_is_created_beyond_max_destinations() -> None:
+    """Otherwise clients that have reached the limit would keep the broker from starting."""
+    fixture = BrokerFixture(EngineSettings(max_destinations=1))
+    fixture.broker.destinations.queue("q")
+    address = Address(Kind.QUEUE, "r")
+    provenance = Provenance(CreatedBy.CONFIGURATION)
+    declared = fixture.broker.destinations.declare(address, provenance=provenance)
+    assert fixture.broker.destinations[address] is declared
 
 
 def test_declaring_again_changes_settings_and_keeps_messages() -> None:

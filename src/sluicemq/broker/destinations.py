@@ -210,9 +210,10 @@ class Destinations:
 
         With an `owner` it is temporary: it cannot be declared again, and no settings are journaled.
         A new destination, or an automatic one that becomes declared, counts against the quota of
-        `creator`, None = no quota. Without a `provenance` the changed settings count as set
-        explicitly. `created` is the time of creation of a new one in wall ms, 0 = now; an existing
-        one keeps its own. Raises DestinationConflict, LimitExceeded.
+        `creator`, None = no quota; one that the configuration declares is created regardless of the
+        limits. Without a `provenance` the changed settings count as set explicitly. `created` is
+        the time of creation of a new one in wall ms, 0 = now; an existing one keeps its own. Raises
+        DestinationConflict, LimitExceeded.
         """
         settings = settings or DestinationSettings()
         destination = self._destinations.get(address)
@@ -221,7 +222,8 @@ class Destinations:
                 raise DestinationConflict(
                     f"{address} is reserved for temporary destinations, which clients create"
                 )
-            self._check_limits(address, creator)
+            if provenance is None or provenance.created_by is not CreatedBy.CONFIGURATION:
+                self._check_limits(address, creator)
             destination = self.create(
                 address,
                 settings,

@@ -15,7 +15,10 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     auto_create_queues: Annotated[bool, about("Create a queue when it is first used.")] = True
     auto_create_topics: Annotated[bool, about("Create a topic when it is first used.")] = True
-    max_destinations: Annotated[int, about("Maximum number of queues and topics.", ge=1)] = 100_000
+    max_destinations: Annotated[
+        int,
+        about("Maximum number of queues and topics; `[destinations]` are created beyond it.", ge=1),
+    ] = 100_000
     max_destinations_per_user: Annotated[
         int,
         about(
