@@ -61,6 +61,13 @@ def test_redirect_to_dead_letter_without_dead_letter_is_a_warning(tmp_path: Path
     assert all("dead_letter is false" in warning for warning in warnings)
 
 
+def test_memory_budget_that_reaches_the_memory_limit_is_a_warning(tmp_path: Path) -> None:
+    [warning] = load(flags={"broker.memory_budget": "2GiB"}).config.warnings()
+    assert "broker.memory_budget (2GiB) is not below memory_limit (1GiB)" in warning
+    flags = {"broker.memory_budget": "2GiB", "broker.memory_limit": "4GiB"}
+    assert not list(load(flags=flags).config.warnings())
+
+
 def test_sources_have_precedence_in_order(tmp_path: Path) -> None:
     idle_timeout = "SLUICEMQ_BROKER__DESTINATION_IDLE_TIMEOUT"
     text = (

@@ -48,7 +48,7 @@ from sluicemq.server.listener_settings import (
     default_listeners,
     tls_problems,
 )
-from sluicemq.server.settings import Unit
+from sluicemq.server.settings import Unit, format_quantity
 
 MIN_ADMIN_TOKEN: Final = 16
 """Minimum length of the admin token in characters; invented passwords are usually shorter."""
@@ -251,6 +251,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                         f"{listener.url}: authentication is digest, and no user can log in that "
                         "way: no user has been added with --allow-digest"
                     )
+        if self.broker.memory_budget >= self.broker.memory_limit:
+            budget, limit = self.broker.memory_budget, self.broker.memory_limit
+            yield (
+                f"broker.memory_budget ({format_quantity(budget, Unit.BYTES)}) is not below "
+                f"memory_limit ({format_quantity(limit, Unit.BYTES)}): a backlog of journaled "
+                "messages can reach the limit, and then others and those of transactions are "
+                "rejected"
+            )
         sections = {"broker.default_destination": self.broker.default_destination}
         sections |= {
             f"destinations.{address}": settings for address, settings in self.destinations.items()
