@@ -161,6 +161,15 @@ def test_without_a_directory_there_are_no_backups(start: Start) -> None:
         assert client.get("/backups").json()["items"] == []
 
 
+def test_missing_directory_for_backups_is_named(start: Start, tmp_path: Path) -> None:
+    environment = {"SLUICEMQ_BROKER__BACKUP_DIR": str(tmp_path / "gone")}
+    broker = start(HTTP, environment=environment)
+    with Client(broker.port("http")) as client:
+        response = client.request("POST", "/backups", b'{"directory": "one"}')
+    assert (response.status, response.code) == (409, "no-backup-directory")
+    assert f"cannot create {tmp_path}/gone/one: No such file" in response.json()["detail"]
+
+
 def test_without_a_journal_there_are_no_backups(start: Start, backup_directory: Path) -> None:
     environment = {"SLUICEMQ_BROKER__BACKUP_DIR": str(backup_directory)}
     broker = start(HTTP, options=("--ephemeral",), environment=environment)

@@ -415,7 +415,7 @@ class BackupService(Service):
         configuration = self._context.configuration
         journal = require_file_journal(self._context.broker.journal)
         directory = configuration.directory
-        if directory is None or not directory.is_dir():
+        if directory is None:
             raise ApiError(
                 409,
                 "no-backup-directory",
