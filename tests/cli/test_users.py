@@ -53,6 +53,17 @@ def test_user_is_added_changed_and_removed(run_with_password: Run, tmp_path: Pat
     assert "on the command line" in database(tmp_path).changed_by
 
 
+def test_user_is_added_to_a_directory_with_a_path_that_no_socket_can_have(
+    run: Run, tmp_path: Path
+) -> None:
+    """The broker can have its admin socket elsewhere (`broker.admin_socket`)."""
+    directory = tmp_path / ("x" * 120)
+    options = ("--superuser", "--no-password", "--data-dir", str(directory))
+    result = run("users", "add", "root", *options)
+    assert result.code == 0
+    assert set(UserStore(directory / "users.json").read().users) == {"root"}
+
+
 def test_digest_is_stored_only_if_allowed(run_with_password: Run, tmp_path: Path) -> None:
     def digest() -> str:
         return database(tmp_path).users["guest"].digest

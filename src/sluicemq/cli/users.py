@@ -119,7 +119,10 @@ def open_accounts(location: BrokerLocation) -> Iterator[Accounts]:
 def _is_listening(path: Path) -> bool:
     """Return whether a process listens on the socket; a socket without access permission counts."""
     with socket.socket(socket.AF_UNIX) as probe:
-        error = probe.connect_ex(str(path))
+        try:
+            error = probe.connect_ex(str(path))
+        except OSError:
+            return False  # the path is too long for a socket
     return error not in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR)
 
 
