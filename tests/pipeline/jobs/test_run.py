@@ -149,14 +149,21 @@ def test_backfill_continues_behind_removed_records_on_request(
     assert 0 < remaining_events.count() == events.count() - rows_before
 
 
-def test_damaged_checkpoint_is_replaced(spark: SparkSession, traffic: Traffic) -> None:
-    """Files may be empty after a power failure; the tables have the progress."""
-    Supervisor(spark, traffic.job()).run(None)
-    for offset in Path(traffic.lake.checkpoint("tables"), "offsets").glob("[0-9]*"):
-        offset.write_bytes(b"")
+@pytest.mark.parametrize(("log", "after"), [("offsets", 0), ("offsets", 1), ("commits", 0)])
+def test_damaged_checkpoint_is_replaced(
+    spark: SparkSession, traffic: Traffic, log: str, after: int
+) -> None:
+    """The newest files may be empty after a power failure; the tables have the progress."""
+    job = traffic.job(tables=("bronze",))
+    Supervisor(spark, job).run(None)
+    directory = Path(traffic.lake.checkpoint("tables"), log)
+    last = max(int(file.name) for file in directory.glob("[0-9]*"))
+    (directory / str(last + after)).write_bytes(b"")
     traffic.write_more()
-    assert Supervisor(spark, traffic.job()).run(None) == 33
-    traffic.check(spark)
+    reports: list[BatchProgress] = []
+    assert Supervisor(spark, job, reports.append).run(None) == 33
+    assert not any(step.problem for step in reports)
+    assert traffic.lake.bronze.read(spark).count() == 66
 
 
 def test_queries_add_no_variable_to_environment_that_they_share(

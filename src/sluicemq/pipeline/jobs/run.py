@@ -421,12 +421,16 @@ class Checkpoint:
         return first, self._end(batch) - 1
 
     def end(self) -> int | None:
-        """Return the record at which the query continues; None if there is no batch, or its file
-        is damaged."""
-        names = HadoopPath(self._spark, f"{self.location}/commits").names()
-        batches = [int(name) for name in names if name.isdigit()]
+        """Return the record at which the query continues; None if there is no batch, or one of the
+        newest files is damaged."""
+        commits = self._batches("commits")
+        if not commits:
+            return None
         try:
-            return self._end(max(batches)) if batches else None
+            # Spark reads the newest file of both logs, and fails if one of them is damaged
+            self._last_line("commits", max(commits))
+            self._end(max(self._batches("offsets")))
+            return self._end(max(commits))
         except (LookupError, ValueError):  # for example, an empty file after a power failure
             return None
 
@@ -435,8 +439,15 @@ class Checkpoint:
 
     def _end(self, batch: int) -> int:
         """Return the record after the last one of a batch."""
-        lines = HadoopPath(self._spark, f"{self.location}/offsets/{batch}").read_text().splitlines()
-        return int(json.loads(lines[-1])["sequence"])
+        return int(json.loads(self._last_line("offsets", batch))["sequence"])
+
+    def _last_line(self, log: str, batch: int) -> str:
+        file = HadoopPath(self._spark, f"{self.location}/{log}/{batch}")
+        return file.read_text().splitlines()[-1]
+
+    def _batches(self, log: str) -> list[int]:
+        names = HadoopPath(self._spark, f"{self.location}/{log}").names()
+        return [int(name) for name in names if name.isdigit()]
 
 
 def _prepare_source(spark: SparkSession) -> None:
