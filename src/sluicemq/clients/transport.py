@@ -168,8 +168,6 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
     async def drain(self) -> None:
         """Wait while too many bytes are queued. Raises as `check`; RequestTimeout if none of them
         are accepted in time."""
-        if self._writable.is_set():
-            return
         assert self._transport is not None
         while not self._writable.is_set():
             queued = self._transport.get_write_buffer_size()
