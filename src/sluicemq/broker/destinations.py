@@ -364,8 +364,8 @@ class Destinations:
         return next(iter(sources)) if sources else None
 
     def foreign_dead_letter_queue(self, name: str, creator: str | None) -> str:
-        """Return the name of the default dead-letter queue of the destination `name` if somebody
-        else than `creator` created that queue for another purpose; "" if not.
+        """Return the name of the default dead-letter queue of the destination `name` if another
+        user than `creator` created that queue for another purpose; "" if not.
         """
         queue = self._destinations.get(Address(Kind.QUEUE, f"{name}.dlq"))
         if queue is None or queue.creator == creator:
