@@ -19,7 +19,7 @@ from sluicemq.broker.dispatch import acknowledge, deliver_one, dispatch, flush_a
 from sluicemq.broker.fan_out import join_group, leave_group, transfer_retained
 from sluicemq.broker.operations import Operations
 from sluicemq.broker.pending.entry import ENDED
-from sluicemq.broker.publishing import GroupCommit, Publisher
+from sluicemq.broker.publishing import GroupCommit, Publisher, limited_expiration
 from sluicemq.broker.routing import Selector
 from sluicemq.broker.samplers import DepthSampler, StatsSampler
 from sluicemq.broker.scheduler import Clock, StartDeadline, unlimited
@@ -568,14 +568,12 @@ class Broker:
         delivery = remove_delivered(subscription, sequence)
         if delivery is None:
             return False
-        settings = subscription.destination.settings
-        if settings.max_attempts and delivery.attempts >= settings.max_attempts:
+        destination = subscription.destination
+        limit = destination.settings.max_attempts
+        if limit and delivery.attempts >= limit:
             drop(delivery, "max-attempts", False)
-            return True
-        if settings.message_ttl:
-            latest_expiration = self.clock.wall + settings.message_ttl
-            expiration = min(expiration or latest_expiration, latest_expiration)
-        requeue_at_tail(delivery, expiration)
+        else:
+            requeue_at_tail(delivery, limited_expiration(destination, expiration))
         return True
 
     def dead_letter(

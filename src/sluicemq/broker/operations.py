@@ -296,16 +296,9 @@ class Operations:
             raise BrokerStopping("the broker is shutting down")
         try:
             self._publisher.expect_space(message)  # the operation writes another record
-            destination = self._publisher.apply_limits(target, message)
+            return self._publisher.admit(target, message, source)
         except (DestinationPrivate, LimitExceeded) as error:
             raise ActionRefused(_REASONS[type(error)], str(error)) from None
-        if destination is target:
-            return target, message
-        if destination is source:
-            raise ActionRefused(
-                "target-full", f"{target.address} is full, and would return it to {source.address}"
-            )
-        return destination, self._publisher.redirect(message, target, destination)
 
     def purge(
         self, destination: Destination, unacked: bool, callback: Callable[[int], None] = ignore

@@ -245,7 +245,7 @@ class Publisher:
         Raises MessageTooLarge, LimitExceeded.
         """
         core = self._core
-        _expect_room_when_empty(destination, len(message.body))
+        _expect_capacity_when_empty(destination, len(message.body))
         size = core.size_in_memory(message)
         if core.memory + size > core.settings.memory_limit:
             _reject(
@@ -258,15 +258,22 @@ class Publisher:
         message.epoch = self._clock.epoch
         destination.parked.append(Parked(message, unblocked))
 
-    def admit(self, destination: Destination, message: Message) -> tuple[Destination, Message]:
+    def admit(
+        self, destination: Destination, message: Message, source: Destination | None = None
+    ) -> tuple[Destination, Message]:
         """Apply the limits and return the destination and the message to accept.
 
         These are the given ones, or for Overflow.DEAD_LETTER the dead-letter queue and the dead
-        letter. Raises as `apply_limits`.
+        letter. Raises as `apply_limits`, and LimitExceeded if that queue is `source`, from which
+        the message is moved.
         """
         target = self.apply_limits(destination, message)
         if target is destination:
             return destination, message
+        if target is source:
+            raise LimitExceeded(
+                f"{destination.address} is full, and would return it to {source.address}"
+            )
         return target, self.redirect(message, destination, target)
 
     def apply_limits(self, destination: Destination, message: Message) -> Destination:
@@ -294,7 +301,7 @@ class Publisher:
                         "are waiting there",
                     )
             if not destination.drops_when_full:
-                _expect_room_when_empty(destination, size)
+                _expect_capacity_when_empty(destination, size)
                 _reject(
                     destination,
                     LimitExceeded,
@@ -332,8 +339,8 @@ class Publisher:
         return parked
 
     def unpark(self) -> None:
-        """Accept the parked messages for which their destinations have capacity again, or make room
-        because their overflow policy has been changed.
+        """Accept the parked messages for which their destinations have capacity again, or drop
+        others because their overflow policy has been changed.
         """
         destinations, self._core.unblocking = self._core.unblocking, {}
         for destination in destinations:
@@ -448,12 +455,19 @@ def _check_message(destination: Destination, message: Message) -> None:
             f"this one has {size}",
         )
     if settings.message_ttl:
-        latest_expiration = destination.core.clock.wall + settings.message_ttl
-        if not message.expiration or message.expiration > latest_expiration:
-            message.expiration = latest_expiration
+        message.expiration = limited_expiration(destination, message.expiration)
 
 
-def _expect_room_when_empty(destination: Destination, size: int) -> None:
+def limited_expiration(destination: Destination, expiration: int) -> int:
+    """Return an expiration in wall ms (0 = never), or a lower one as `message_ttl` requires."""
+    ttl = destination.settings.message_ttl
+    if not ttl:
+        return expiration
+    latest_expiration = destination.core.clock.wall + ttl
+    return min(expiration or latest_expiration, latest_expiration)
+
+
+def _expect_capacity_when_empty(destination: Destination, size: int) -> None:
     """Raise MessageTooLarge if a body of `size` bytes exceeds `max_bytes` alone."""
     max_bytes = destination.settings.max_bytes
     if max_bytes and size > max_bytes:
