@@ -1,4 +1,4 @@
-"""The lease of a lake that can have one writer at a time only."""
+"""The lock and the lease of the process that writes a broker's events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluicemq.journal import FileJournal, Slots
 from sluicemq.model.errors import ClientError, ConfigurationError, JournalError
 from sluicemq.pipeline.jobs import run
 from sluicemq.pipeline.jobs.lake import Lake
-from sluicemq.pipeline.jobs.run import PipelineJob, Supervisor, needs_lease, writer_lease
+from sluicemq.pipeline.jobs.run import PipelineJob, Supervisor, writer_lease
 from sluicemq.pipeline.source.journal_storage import DirectoryStorage
 from tests.pipeline.source.support import SMALL, message, put
 from tests.support.polling import wait_until
@@ -49,7 +49,7 @@ def test_second_writer_is_refused_with_name_of_first(
     with writer_lease(S3, storage, threading.Event()):
         ((name, slot),) = journal.slots.list().items()
         assert name.startswith("writer-")
-        text = f"s3a://bucket/lake has another writer.*{name} is held by process .* until 20"
+        text = f"main to the lake s3a://bucket/lake, and .*{name} is held by process .* until 20"
         with pytest.raises(JournalError, match=text) as raised:
             use(storage)
         assert slot.holder in str(raised.value)
@@ -87,12 +87,17 @@ def test_lease_of_killed_writer_ends(
     use(storage)
 
 
-def test_only_stores_without_atomic_creation_need_it(tmp_path: Path) -> None:
-    environment: dict[str, str] = {}
-    assert needs_lease(S3, environment.get)
-    assert not needs_lease(S3, {"spark.delta.logStore.s3a.impl": "S3DynamoDBLogStore"}.get)
-    assert not needs_lease(Lake("gs://bucket/lake"), environment.get)
-    assert not needs_lease(Lake(tmp_path / "lake"), environment.get)
+@pytest.mark.parametrize("location", ["s3a://bucket/lake", "gs://bucket/lake", "hdfs://host/lake"])
+def test_lake_outside_directories_has_one_pipeline_per_broker(
+    tmp_path: Path, storage: DirectoryStorage, location: str
+) -> None:
+    """Two pipelines could remove each other's checkpoints, and add a batch again."""
+    job = PipelineJob(source={"path": str(tmp_path)}, lake=Lake(location))
+    with (
+        writer_lease(Lake(location), storage, threading.Event()),
+        pytest.raises(JournalError, match="another process writes the events of the broker"),
+    ):
+        Supervisor(cast(SparkSession, None), job).run(None)
 
 
 def test_lease_is_renewed_and_its_loss_stops_writer(

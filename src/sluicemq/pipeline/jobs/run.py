@@ -11,10 +11,9 @@ Neither a restart nor a lost checkpoint loses or duplicates rows, because each t
 progress (lake.py).
 
 One process at a time may write a broker's events. In a directory, a lock ensures it
-(Lake.write_lock). On a file system without atomic creation of files, it is a lease:
-Delta's commits to plain S3 are safe with one writer at a time. Pipelines of one broker exclude each
-other by a slot of its journal, writer-HASH, where HASH is that of the lake's location. The slot
-holds no segments; it has the name of the process that claimed it, and a lease:
+(Lake.write_lock). On other file systems, pipelines of one broker exclude each other by a slot of
+its journal, writer-HASH, where HASH is that of the lake's location. The slot holds no segments; it
+has the name of the process that claimed it, and a lease:
 
     claim ─▶ renew every LEASE_MS / 3 ─▶ end of the pipeline: the lease is ended
                  │ another process has the slot, or no renewal for 2/3 LEASE_MS
@@ -74,9 +73,6 @@ QUERIES: Final = {"gold": ("gold",), "tables": ("bronze", "silver")}
 """Layers of events that each query writes."""
 
 LEASE_MS: Final = 60_000
-SINGLE_WRITER: Final = ("s3a",)
-"""Schemes of file systems whose default log store needs the lease."""
-_LOG_STORE: Final = "spark.delta.logStore.{}.impl"
 
 _POLL_SECONDS: Final = 0.1
 _STOP_SECONDS: Final = 60.0
@@ -224,7 +220,7 @@ class Supervisor:
         lake = self._job.lake
         with lake.write_lock():
             self._check_definition()
-            if not needs_lease(lake, self._spark.conf.get):
+            if lake.directory is not None:
                 return self._run(interval)
             with writer_lease(lake, connect(parse_options(self._job.source)), self._stop):
                 return self._run(interval)
@@ -511,14 +507,6 @@ def cause_of(error: Exception) -> tuple[str, SluiceError]:
 # --- lease ---------------------------------------------------------------------------------------
 
 
-def needs_lease(lake: Lake, setting: Callable[[str, str], str | None]) -> bool:
-    """Return True unless the store creates files atomically, or has a log store that does.
-
-    `setting` returns a setting of Spark, or the default.
-    """
-    return lake.scheme in SINGLE_WRITER and not setting(_LOG_STORE.format(lake.scheme), "")
-
-
 @contextmanager
 def writer_lease(lake: Lake, storage: JournalStorage, stop: threading.Event) -> Iterator[None]:
     """Hold the lease within this context; set `stop` if it is lost.
@@ -567,5 +555,6 @@ def _claim(storage: JournalStorage, lake: Lake, slot: str, holder: str) -> None:
         storage.claim_slot(slot, holder, LEASE_MS)
     except JournalError as error:
         raise JournalError(
-            f"the lake {lake} has another writer, and its store allows one at a time: {error}"
+            f"another process writes the events of the broker {lake.broker} to the lake {lake}, "
+            f"and one at a time may: {error}"
         ) from error
