@@ -212,6 +212,25 @@ def test_malformed_user_databases_are_explained(tmp_path: Path, content: str, er
     assert [*users.read().users] == ["anna"]
 
 
+def test_damaged_file_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "users.json"
+    path.write_text(VALID_FILE[:-2])
+    decoded: list[bytes] = []
+
+    def count(content: bytes, source: str) -> Database:
+        decoded.append(content)
+        return decode(content, source)
+
+    monkeypatch.setattr(records, "decode", count)
+    users = UserStore(path)
+    for _ in range(3):
+        with pytest.raises(ConfigurationError, match="is not a user database"):
+            users.read()
+    assert len(decoded) == 1
+    path.unlink()
+    assert users.read() == Database()
+
+
 def test_unreadable_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "users.json").mkdir()
     with pytest.raises(ConfigurationError, match="cannot be read"):

@@ -151,6 +151,8 @@ def encode(database: Database) -> bytes:
 
 def decode(content: bytes, source: str) -> Database:
     """Decode the content of a file. Raises ConfigurationError, which begins with `source`."""
+    if len(content) > MAX_FILE:
+        raise ConfigurationError(f"{source}: the user database is larger than {MAX_FILE} bytes")
     try:
         version = msgspec.json.decode(content, type=_Version).version
         if version != VERSION:
@@ -519,12 +521,14 @@ class UserStore:
     path: Path
     _stamp: _Stamp | None = None
     _database: Database = field(default_factory=Database)
+    _damage: str = ""
+    """Text of the error for the file with that stamp; "" if it is not damaged."""
 
     def read(self) -> Database:
         """Return the current database; the same object as long as the file is unchanged.
 
-        Without a file there are no users. Raises ConfigurationError if the file is damaged or
-        cannot be read; the next call tries again.
+        Without a file there are no users. Raises ConfigurationError if the file is damaged, which
+        is checked once, or if it cannot be read, which the next call tries again.
         """
         try:
             stamp = _stamp(os.stat(self.path))
@@ -533,7 +537,14 @@ class UserStore:
         except OSError as error:
             raise _unreadable(self.path, error) from None
         if stamp != self._stamp:
-            self._database, self._stamp = _load(self.path)
+            content, self._stamp = _read(self.path)
+            self._damage = ""
+            try:
+                self._database = decode(content, str(self.path))
+            except ConfigurationError as error:
+                self._damage = str(error)
+        if self._damage:
+            raise ConfigurationError(self._damage)
         return self._database
 
     @property
@@ -552,7 +563,7 @@ class UserStore:
         )
         lock = self.path.with_name(self.path.name + ".lock")
         with lock_file(lock, mode=0o600, seconds=LOCK_SECONDS, busy=busy):
-            before, _ = _load(self.path)
+            before = decode(_read(self.path)[0], str(self.path))
             after = change(before)
             if after is before:
                 return before
@@ -567,19 +578,18 @@ class UserStore:
             return after
 
 
-def _load(path: Path) -> tuple[Database, _Stamp | None]:
+def _read(path: Path) -> tuple[bytes, _Stamp | None]:
+    """Return the content of the file, of a byte more than MAX_FILE at most, and its stamp; an empty
+    database and None without a file. Raises ConfigurationError if it cannot be read."""
     try:
         with path.open("rb") as file:
             # of the open file, because the path may refer to a newer file by now
             stamp = _stamp(os.fstat(file.fileno()))
-            content = file.read(MAX_FILE + 1)
+            return file.read(MAX_FILE + 1), stamp
     except (FileNotFoundError, NotADirectoryError):
-        return Database(), None
+        return encode(Database()), None
     except OSError as error:
         raise _unreadable(path, error) from None
-    if len(content) > MAX_FILE:
-        raise ConfigurationError(f"{path}: the user database is larger than {MAX_FILE} bytes")
-    return decode(content, str(path)), stamp
 
 
 def _stamp(status: os.stat_result) -> _Stamp:
