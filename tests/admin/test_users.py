@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.url import Url
@@ -66,6 +70,26 @@ async def test_user_is_created_changed_and_deleted(api_fixture: ApiFixture) -> N
     assert "change: root PUT /api/v1/users/anna 409" in audit_lines
     assert "user added: anna" in audit_lines
     assert not [line for line in audit_lines if "password" in line and "some" in line]
+
+
+@in_event_loop
+async def test_change_on_a_full_disk_is_refused_as_such(
+    api_fixture: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = await log_in_as_root(api_fixture)
+
+    def fail_to_write(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("sluicemq.security.records.write_atomically", fail_to_write)
+    change = {"current_password": PASSWORD, "new_password": "another password"}
+    for method, path, body in (
+        ("PUT", "/users/anna", {"password": "some password"}),
+        ("POST", "/session/password", change),
+    ):
+        response = await admin.request(method, path, body)
+        assert (response.status, response.code) == (507, "low-disk-space")
+        assert response.headers["retry-after"] == "1"
 
 
 @in_event_loop

@@ -20,6 +20,8 @@ from sluicemq.model.errors import (
     AuthenticationMissing,
     ConfigurationError,
     LoginBusy,
+    LowDiskSpace,
+    SluiceError,
     TooManyFailures,
     UserExists,
     UserNotFound,
@@ -803,14 +805,14 @@ class Admin:
             self.fixture.loop.run_one()
         self.transport.calls.pop()()
 
-    def create(self, name: str, password: str) -> AccessError | None:
+    def create(self, name: str, password: str) -> SluiceError | None:
         return self.change(password_change(self.access, name, password, new=True))
 
-    def set_password(self, name: str, password: str) -> AccessError | None:
+    def set_password(self, name: str, password: str) -> SluiceError | None:
         return self.change(password_change(self.access, name, password, new=False))
 
-    def change(self, change: Change) -> AccessError | None:
-        outcomes: list[AccessError | None] = []
+    def change(self, change: Change) -> SluiceError | None:
+        outcomes: list[SluiceError | None] = []
         self.access.change(change, outcomes.append)
         assert outcomes == []
         self.wait()
@@ -878,7 +880,7 @@ def test_pending_changes_of_one_user_do_not_block_others(
     while not transport.calls:
         fixture.loop.run_one()
     transport.calls.pop()()
-    outcomes: list[AccessError | None] = []
+    outcomes: list[SluiceError | None] = []
     for number in range(MAX_CHANGES):
         change = password_change(access, "anna", f"new {number}", new=False)
         access.change(change, outcomes.append)
@@ -905,12 +907,20 @@ def test_new_password_renews_only_an_existing_digest(fixture: AuthenticatorFixtu
     assert users["anna"].digest == ""
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), MemoryError("No space")])
+@pytest.mark.parametrize(
+    ("error", "reported"),
+    [
+        (OSError(28, "No space left on device"), LowDiskSpace),
+        (OSError(5, "No space, or so"), AccessError),
+        (MemoryError("No space"), AccessError),
+    ],
+)
 def test_change_that_cannot_be_written_is_reported_without_details(
     fixture: AuthenticatorFixture,
     log: list[dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
+    reported: type[SluiceError],
 ) -> None:
     admin = Admin(fixture)
 
@@ -919,7 +929,7 @@ def test_change_that_cannot_be_written_is_reported_without_details(
 
     monkeypatch.setattr("sluicemq.security.records.write_atomically", fail_to_write)
     outcome = admin.create("anna", "secret")
-    assert type(outcome) is AccessError
+    assert type(outcome) is reported
     assert "No space" not in str(outcome)
     assert any("No space" in str(entry.get("error")) for entry in log)
     monkeypatch.undo()
@@ -992,7 +1002,7 @@ def test_minimum_length_holds_for_users_that_a_protocol_adds(tmp_path: Path) -> 
     fixture = AuthenticatorFixture(tmp_path, min_password_length=12)
     fixture.add("root", "right", superuser=True)
     access, transport = fixture.open()
-    outcomes: list[AccessError | None] = []
+    outcomes: list[SluiceError | None] = []
     for name, password in (
         ("anna", "12345678901"),
         ("root", "12345678901"),

@@ -70,10 +70,10 @@ from sluicemq.management.users import (
 from sluicemq.model.access import ANONYMOUS, Identity, Operation
 from sluicemq.model.destination import decode_name
 from sluicemq.model.errors import (
-    AccessError,
     AuthenticationFailed,
     AuthenticationMissing,
     JournalFailed,
+    SluiceError,
 )
 from sluicemq.security.access import Credentials, LoginHandle, wait_for_callback
 from sluicemq.security.passwords import TOKEN_PREFIX
@@ -128,7 +128,7 @@ class LoginService(Service):
         if identity.name != name:
             raise AuthenticationFailed("the password is wrong")
         change = UserRequest(password=requested.new_password)
-        error: AccessError | None = await wait_for_callback(
+        error: SluiceError | None = await wait_for_callback(
             call.caller.access.change, self._context.users.user_change(name, change, new=False)
         )
         if error is not None:

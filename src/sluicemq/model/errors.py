@@ -97,7 +97,7 @@ class QuotaExceeded(LimitExceeded):
 
 
 class LowDiskSpace(LimitExceeded):
-    """The file system of the journal has too little free space for the message."""
+    """The file system has too little free space for the message or the change."""
 
 
 class TransactionError(BrokerError):

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol
 import msgspec
 
 from sluicemq.model.access import EVERYBODY, Identity, Operation
-from sluicemq.model.errors import AccessDenied, AccessError
+from sluicemq.model.errors import AccessDenied, AccessError, SluiceError
 from sluicemq.model.setting import about
 from sluicemq.model.url import Url
 from sluicemq.security.records import Change, Database
@@ -194,8 +194,8 @@ LoginHandle = Callable[[], Identity | None]
 """Returns the user of a login with its current permissions, or None once the login is no longer
 valid: the password was changed, or the token was removed or has expired."""
 
-ChangeCallback = Callable[[AccessError | None], None]
-"""Callback with None on success, or with the error."""
+ChangeCallback = Callable[[SluiceError | None], None]
+"""Callback with None on success, else with an AccessError, or LowDiskSpace."""
 
 
 class UserDirectory(Protocol):
@@ -262,7 +262,7 @@ class Access:
         """Change `users`, which is not None, in the name of the user of the latest login.
 
         The session checks whether that user may make the change. It is on disk before `done` is
-        called, and applies to later logins. The message of an AccessError is a sentence.
+        called, and applies to later logins. The message of an error is a sentence.
         """
 
 

@@ -29,8 +29,14 @@ from weakref import WeakSet
 
 import structlog
 
+from sluicemq.journal.space import NO_SPACE
 from sluicemq.model.access import ANONYMOUS, EVERYBODY, Identity
-from sluicemq.model.errors import AccessError, ConfigurationError
+from sluicemq.model.errors import (
+    AccessError,
+    ConfigurationError,
+    LowDiskSpace,
+    SluiceError,
+)
 from sluicemq.security.access import (
     Access,
     AuthSettings,
@@ -270,8 +276,9 @@ class Authenticator:
         self._submit(change, by, partial(self._changed, done, limited_user))
 
     async def apply(self, change: Change, by: str) -> None:
-        """Apply a change as `change` does, and wait until it is on disk. Raises AccessError."""
-        outcome: AccessError | None = await wait_for_callback(self.change, change, by)
+        """Apply a change as `change` does, and wait until it is on disk. Raises AccessError,
+        LowDiskSpace."""
+        outcome: SluiceError | None = await wait_for_callback(self.change, change, by)
         if outcome is not None:
             raise outcome
 
@@ -294,10 +301,14 @@ class Authenticator:
     ) -> None:
         self._pending_changes -= Counter((limited_user,))
         self.refresh()
-        if failure is not None and not isinstance(failure, AccessError):
-            log.error("the user database cannot be changed", error=str(failure))
-            failure = AccessError("the user database cannot be changed; the broker's log says why")
-        callback(failure)
+        if failure is None or isinstance(failure, AccessError):
+            callback(failure)
+            return
+        log.error("the user database cannot be changed", error=str(failure))
+        if isinstance(failure, OSError) and failure.errno in NO_SPACE:
+            callback(LowDiskSpace("the user database cannot be changed: its disk is full"))
+        else:
+            callback(AccessError("the user database cannot be changed; the broker's log says why"))
 
     def now(self) -> int:
         """Return the time in seconds since the epoch."""
@@ -379,7 +390,7 @@ class ConnectionAccess(Access):
         identity = self.identity or ANONYMOUS
         name = identity.name
 
-        def answer(outcome: AccessError | None) -> None:
+        def answer(outcome: SluiceError | None) -> None:
             self._transport.call_later(0, partial(done, outcome))
 
         author = f"{name or ANONYMOUS_USER} at {self._transport.peer}"

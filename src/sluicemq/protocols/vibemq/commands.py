@@ -40,6 +40,7 @@ from sluicemq.model.errors import (
     AccessDenied,
     AccessError,
     DestinationConflict,
+    SluiceError,
     UserExists,
     UserNotFound,
 )
@@ -368,7 +369,7 @@ def _answer_change(
     connection: VibemqConnection,
     frame: Frame,
     response: dict[str, object],
-    error: AccessError | None,
+    error: SluiceError | None,
 ) -> None:
     """Answer with `response`, or with the user directory's error."""
     name = response["username"]
