@@ -107,6 +107,11 @@ def test_backup_is_created_reported_and_listed(broker: LocalBroker, backup_direc
     assert not Slots(broker.directory / "journal").list()
 
 
+def audited_results(client: Client) -> list[str]:
+    """Return the results in the audit log, the latest first."""
+    return [line["result"] for line in client.get("/audit").json()["items"]]
+
+
 INVALID_NAMES = (
     "",
     ".",
@@ -222,8 +227,12 @@ def test_one_backup_at_a_time_and_a_cancelled_one_leaves_no_files(
     with Client(broker.port("http")) as client:
         assert client.get("/backups").json()["running"]
         assert backup_error(client, "fast") == (409, "backup-running")
+        assert audited_results(client) == ["409"]
         connection.close()
         wait_until_no_backup_runs(client)
+        wait_until(
+            lambda: audited_results(client) == ["500", "409"], "the backup has not been audited"
+        )
         assert not list(backup_directory.iterdir())
         assert not Slots(broker.directory / "journal").list()
         assert back_up(client, "fast")[-1]["state"] == "done"
@@ -275,4 +284,5 @@ def test_failure_is_reported_in_the_last_line(broker: LocalBroker, backup_direct
         assert last["state"] == "failed"
         assert "another journal" in last["error"]["detail"]
         assert not (backup_directory / "two").exists()
+        assert audited_results(client) == ["500", "done"]
         assert read_manifest(backup_directory / "one")

@@ -12,7 +12,6 @@ from dataclasses import replace
 from time import perf_counter
 from types import NoneType
 from typing import Any, Final
-from urllib.parse import unquote_to_bytes
 
 import msgspec
 from starlette.requests import Request
@@ -68,7 +67,6 @@ from sluicemq.management.users import (
     UserRequest,
 )
 from sluicemq.model.access import ANONYMOUS, Identity, Operation
-from sluicemq.model.destination import decode_name
 from sluicemq.model.errors import (
     AuthenticationFailed,
     AuthenticationMissing,
@@ -241,7 +239,7 @@ class Application:
             # the session does not read the rest of an unread body
             response.headers["Connection"] = "close"
         if call is not None and call.audited:
-            self._audit(call, response)
+            call.audit(self.context.audit, response.status_code)
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
         try:
@@ -299,16 +297,6 @@ class Application:
         if operation.answer is NoneType:
             return Response(status_code=call.status)
         return json_response(answer, call.status)
-
-    def _audit(self, call: Call, response: Response) -> None:
-        """Write an audit line for a request that may have changed something."""
-        path = decode_name(unquote_to_bytes(call.request.scope["raw_path"]))
-        if encoded := call.query.get("name_base64"):
-            path += f"?name_base64={encoded}"
-        target = f"{call.request.method} {path} {call.note}".rstrip()
-        result = "done" if response.status_code < 400 else str(response.status_code)
-        action = call.endpoint.operation.operation_id
-        self.context.audit.log_change(call.caller.peer, call.identity.name, action, target, result)
 
 
 class NoBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

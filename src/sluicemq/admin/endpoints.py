@@ -302,7 +302,7 @@ class Call:
     query     query parameters by name, not yet validated
     status    status of the response; the handler may set it
     note      text added to method and path in the audit line; the handler may set it
-    audited   True if the request is written to the audit log
+    audited   True if the application writes the request to the audit log, before it responds
     """
 
     __slots__ = (
@@ -356,6 +356,16 @@ class Call:
         """Check the caller's permission for an operation on a destination. Raises AccessDenied
         and writes an audit line if the caller lacks it."""
         demand(self.caller.access, self.caller.peer, self.identity, operation, destination)
+
+    def audit(self, audit_log: Audit, status: int) -> None:
+        """Write an audit line for a request that may have changed something, and its status."""
+        path = decode_name(unquote_to_bytes(self.request.scope["raw_path"]))
+        if encoded := self.query.get("name_base64"):
+            path += f"?name_base64={encoded}"
+        target = f"{self.request.method} {path} {self.note}".rstrip()
+        result = "done" if status < 400 else str(status)
+        action = self.endpoint.operation.operation_id
+        audit_log.log_change(self.caller.peer, self.identity.name, action, target, result)
 
     def log_denied(self, operation: str) -> None:
         """Write an audit line for a denied action; `operation` is for example "produce x"."""

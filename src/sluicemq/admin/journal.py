@@ -457,6 +457,12 @@ class BackupService(Service):
         except BaseException:
             _running.release()
             raise
+        call.audited = False  # until the result is known, also to a client that has gone
+        future.add_done_callback(
+            lambda future: call.audit(
+                self._context.audit, 200 if future.result()["state"] == "done" else 500
+            )
+        )
         return StreamingResponse(_lines(future, latest, cancelled), media_type=LINES)
 
 
