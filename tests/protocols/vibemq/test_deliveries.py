@@ -589,6 +589,27 @@ def test_subscription_continues_on_recreated_queue(harness: Harness) -> None:
     assert frame.payload == b"3"
 
 
+def test_subscription_continues_when_another_consumer_leaves_recreated_queue(
+    harness: Harness,
+) -> None:
+    first, second, other = harness.connect(), harness.connect(), harness.connect()
+    first.subscribe("q")
+    second.subscribe("q")
+    other.request(wire.DELETE_QUEUE, "q")
+    harness.broker.destinations.declare(
+        Address(Kind.QUEUE, "q"), DestinationSettings(max_consumers=1)
+    )
+    harness.run_event_loop(10 * SECONDS)
+    first.request(wire.UNSUBSCRIBE, "q")
+    harness.run_event_loop(2 * SECONDS)
+    other.publish("q", "1")
+    assert second.ids() == ["1"]
+    other.request(wire.DELETE_QUEUE, "q")
+    other.create("q", mode=1)
+    other.publish("q", "2")
+    assert second.ids() == ["2"]
+
+
 def test_subscriptions_of_connection_are_limited(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

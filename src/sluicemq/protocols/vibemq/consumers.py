@@ -79,6 +79,8 @@ _JMQ: Final = Origin.JMQ
 
 MAX_COPIES: Final = 4096
 """Copies of a connection, the latest, that are kept although their messages are not unacked."""
+REATTACH_SECONDS: Final = 1
+"""Time between attempts to attach to a recreated queue that has its maximum of consumers."""
 _SHARED_BYTES: Final = 16 * 1024
 """Size of a frame, in bytes, from which it is compressed once for all subscribers of a topic."""
 _MAX_FRAME: Final = HEADER_SIZE + MAX_BODY
@@ -129,7 +131,7 @@ class Subscriber:
         self._requested_key: LargeKey | None = None
         """The large frame that is requested."""
         self._timer = Alarm(self._connection.channel.transport)
-        """Scheduled sending of that frame."""
+        """Scheduled sending of that frame; without a consumer, the next attempt to attach."""
 
     # --- beginning and end -------------------------------------------------------------------
 
@@ -163,7 +165,16 @@ class Subscriber:
         try:
             self.attach(destination)
         except BrokerError:
-            self.consumer = None  # the queue has reached its limit of consumers
+            self.consumer = None  # the queue has reached its limit of consumers; one may leave
+            self._timer.set(REATTACH_SECONDS, self._reattach)
+
+    def _reattach(self) -> None:
+        """Attach to the queue of this name, now or once it is created."""
+        destination = find(self._broker, self.name)
+        if destination is None:
+            self._broker.destinations.await_creation(self.name, self._created)
+        else:
+            self._created(destination)
 
     def end(self, begun: set[int], *, attempted: bool) -> None:
         """Requeue all unacked deliveries and detach.
@@ -193,11 +204,7 @@ class Subscriber:
             return
         self._drop_consumer()
         self._stop_sending()
-        destination = find(self._broker, self.name)
-        if destination is None:
-            self._broker.destinations.await_creation(self.name, self._created)
-        else:
-            self._created(destination)
+        self._reattach()
 
     def _drop_consumer(self) -> Consumer | None:
         consumer, self.consumer = self.consumer, None
