@@ -152,6 +152,7 @@ def test_errors_name_the_environment_only_if_it_is_their_cause(
     monkeypatch.setenv("SLUICEMQ_CA", "ca.pem")
     assert BrokerLocation(URL).target().ca == ""
     assert BrokerLocation("https://localhost").target().ca == str(Path("ca.pem").absolute())
+    assert BrokerLocation("https://localhost?ca=other.pem").target().ca == "other.pem"
     monkeypatch.setenv("SLUICEMQ_URL", "phpmq://localhost")
     with pytest.raises(ConfigurationError, match=r"^SLUICEMQ_URL: "):
         BrokerLocation().target()

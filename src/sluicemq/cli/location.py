@@ -261,7 +261,8 @@ class BrokerLocation(NamedTuple):
             raise UsageError(f"{source}: {error}") from None
         if self.ca is not None and not fields["tls"]:
             raise UsageError("--ca requires https://")
-        if fields["tls"] and (ca := self.ca or os.environ.get("SLUICEMQ_CA")):
+        variable = None if "ca" in fields else os.environ.get("SLUICEMQ_CA")
+        if fields["tls"] and (ca := self.ca or variable):
             path = quote(str(Path(ca).absolute()))
             url = f"{url}{'&' if '?' in url else '?'}ca={path}"
         user = fields.get("username", "")
