@@ -369,6 +369,16 @@ def test_contradictory_destination_settings_are_reported(tmp_path: Path) -> None
     assert [problem.split(":")[0] for problem in problems] == ["destinations.q"] * 2
 
 
+def test_names_of_temporary_destinations_are_reported(tmp_path: Path) -> None:
+    name = "temporary_destination://queue/1/1"
+    text = f"[destinations.'{name}']\n[destinations.q]\ndead_letter_queue = '{name}'\n"
+    reason = f"{name} is reserved for temporary destinations, which clients create"
+    assert list(load_text(tmp_path, text).config.problems()) == [
+        f"destinations.{name}: {reason}",
+        f"destinations.q.dead_letter_queue: {reason}",
+    ]
+
+
 def test_check_reports_every_problem_at_once() -> None:
     loaded = load(listen=["phpmq://0.0.0.0:1", "phpmq+tls://:2"])
     with pytest.raises(ConfigurationError) as caught:

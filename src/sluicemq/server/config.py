@@ -32,7 +32,7 @@ import msgspec
 from sluicemq.journal import JournalOptions
 from sluicemq.journal.files import JOURNAL_NAME
 from sluicemq.management.settings import HttpSettings
-from sluicemq.model.destination import Address, DestinationSettings, Overflow
+from sluicemq.model.destination import Address, DestinationSettings, Overflow, is_temporary
 from sluicemq.model.engine_options import EngineOptions
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.setting import about
@@ -308,7 +308,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "broker.default_destination", self.broker.default_destination
         )
         for address, settings in self.destinations.items():
-            yield from _destination_problems(f"destinations.{address}", settings)
+            section = f"destinations.{address}"
+            yield from _name_problems(section, address.name)
+            yield from _destination_problems(section, settings)
 
     def _auth_problems(self) -> Iterator[str]:
         settings = self.auth
@@ -415,7 +417,13 @@ def data_dir_problem(directory: Path) -> str:
     return ""
 
 
+def _name_problems(setting: str, name: str) -> Iterator[str]:
+    if is_temporary(name):
+        yield f"{setting}: {name} is reserved for temporary destinations, which clients create"
+
+
 def _destination_problems(section: str, settings: DestinationSettings) -> Iterator[str]:
+    yield from _name_problems(f"{section}.dead_letter_queue", settings.dead_letter_queue)
     if settings.retry_delay > settings.retry_delay_max:
         yield (
             f"{section}: retry_delay ({settings.retry_delay} ms) is above retry_delay_max "
