@@ -388,14 +388,19 @@ class Pauses:
             self.durations.record(time.perf_counter() - self._began)
 
 
+def resident_memory() -> int:
+    """Return the resident memory of the process in bytes. Raises OSError on systems other than
+    Linux."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 def usage() -> dict[Family, float]:
     """Return the CPU time, the start time, the memory, the threads and the open files of the
     process; empty on systems other than Linux."""
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
         return {
             PROCESS["cpu"]: time.process_time(),
-            PROCESS["resident"]: pages * resource.getpagesize(),
+            PROCESS["resident"]: resident_memory(),
             PROCESS["started"]: _STARTED,
             PROCESS["threads"]: len(os.listdir("/proc/self/task")),
             PROCESS["files"]: len(os.listdir("/proc/self/fd")) - 1,  # without the one listed here

@@ -13,7 +13,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Self
 
@@ -22,7 +21,7 @@ import uvloop
 
 from sluicemq import __version__
 from sluicemq.admin.caller import BrowserSessions
-from sluicemq.admin.collectors import ScrapeState
+from sluicemq.admin.collectors import ScrapeState, resident_memory
 from sluicemq.admin.endpoints import ApiContext
 from sluicemq.admin.history import History
 from sluicemq.broker import Broker, EngineSettings, recover, snapshot
@@ -350,9 +349,8 @@ class Server:
 
     def memory(self) -> int:
         """Return the resident memory of the process in bytes; 0 if it is unknown."""
-        with suppress(OSError, ValueError, IndexError):
-            pages = int(Path("/proc/self/statm").read_text().split()[1])
-            return pages * resource.getpagesize()
+        with suppress(OSError):
+            return resident_memory()
         return 0
 
     def state(self) -> BrokerState:
