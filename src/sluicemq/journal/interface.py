@@ -1,7 +1,8 @@
 """Interface of a journal, its settings, and the implementation in memory.
 
 `MemoryJournal` is for brokers without a disk, `log.FileJournal` for all others; a replicated
-journal would implement the same interface.
+journal would implement the same interface. The methods of `Journal` that have a body are those of a
+journal without a disk.
 
 The owner's thread calls all methods, unless stated otherwise, and receives all callbacks. An
 append assigns a sequence number, `commit` passes the record to the writer, and `on_durable`
@@ -187,10 +188,6 @@ class Journal(Protocol):
         on_space    when the level of free space changes; initially there is enough space
         """
 
-    def set_snapshot_source(self, source: Callable[[], bytes]) -> None:
-        """Call `source` for each snapshot: it returns the broker state that recovery passes to the
-        next start. Without it, that is the recovered state."""
-
     @property
     def has_pending_records(self) -> bool:
         """True if records have been appended that no `commit` has passed on yet."""
@@ -199,6 +196,7 @@ class Journal(Protocol):
     def is_behind(self) -> bool:
         """True if many bytes have been appended that wait for the write of earlier ones: publishers
         then wait even for messages whose confirmation requires no sync."""
+        return False
 
     def next_sequence(self) -> int:
         """Return a sequence number for a message that is not journaled."""
@@ -257,6 +255,7 @@ class Journal(Protocol):
 
         Intended for reading many messages.
         """
+        return self.fetch(sequence)
 
     def fetch_entry(self, sequence: int) -> Record:
         """Return a live record of any type. Raises the same errors as `fetch`."""
@@ -281,9 +280,11 @@ class Journal(Protocol):
 
     def space_state(self) -> SpaceReport:
         """Return the free space as last measured."""
+        return SpaceReport(SpaceLevel.ENOUGH)
 
     def bytes_held_by_slots(self) -> dict[str, int]:
         """Return the bytes that only a retention slot keeps from being reclaimed, by slot name."""
+        return {}
 
     def stats(self) -> JournalStats: ...
 
@@ -291,33 +292,13 @@ class Journal(Protocol):
         """Make all records durable and release the journal. A second call does nothing."""
 
 
-class MemoryJournal:
-    """Journal in memory; implements `Journal`.
+class MemoryJournal(Journal):
+    """Journal in memory.
 
     It keeps live records only. Records of deliveries and depths are disabled, because nothing could
     read them. `commit` makes all records durable immediately and calls `on_durable` before it
     returns.
     """
-
-    __slots__ = (
-        "_closed",
-        "_in_unit",
-        "_live",
-        "_next",
-        "_next_number",
-        "_numbers",
-        "_on_durable",
-        "_on_written",
-        "_references",
-        "_retained",
-        "_unclaimed",
-        "addresses",
-        "durable",
-        "identity",
-        "options",
-        "syncs",
-        "written",
-    )
 
     def __init__(self) -> None:
         self.identity = os.urandom(8)
@@ -346,9 +327,6 @@ class MemoryJournal:
         self._on_durable = on_durable
         self._on_written = on_written
 
-    def set_snapshot_source(self, source: Callable[[], bytes]) -> None:
-        """Do nothing; there are no snapshots."""
-
     def _assign_sequence(self, last: bool) -> int:
         if self._closed:
             raise JournalFailed("the journal is closed")
@@ -358,10 +336,6 @@ class MemoryJournal:
     @property
     def has_pending_records(self) -> bool:
         return self.written < self._next - 1
-
-    @property
-    def is_behind(self) -> bool:
-        return False
 
     def next_sequence(self) -> int:
         sequence = self._next
@@ -481,9 +455,6 @@ class MemoryJournal:
             raise RecordNotFound(f"no message {sequence}")
         return message
 
-    def fetch_head(self, sequence: int) -> Message:
-        return self.fetch(sequence)
-
     def fetch_entry(self, sequence: int) -> Record:
         record = self._live.get(sequence)
         if not isinstance(record, Record):
@@ -505,12 +476,6 @@ class MemoryJournal:
 
     def check_space(self) -> None:
         """Do nothing; there is no disk."""
-
-    def space_state(self) -> SpaceReport:
-        return SpaceReport(SpaceLevel.ENOUGH)
-
-    def bytes_held_by_slots(self) -> dict[str, int]:
-        return {}
 
     def stats(self) -> JournalStats:
         return JournalStats(

@@ -128,7 +128,7 @@ class FileJournal(Appender):
         recovery: Recovery,
         lock: int,
         notify: Notify,
-        on_failure: Callable[[JournalError], None],
+        on_failure: Callable[[JournalError], object],
         on_warning: Callable[[str], None],
         space: DiskSpace,
     ) -> None:
@@ -196,7 +196,7 @@ class FileJournal(Appender):
         directory: Path,
         options: JournalOptions | None = None,
         notify: Notify = ignore,
-        on_failure: Callable[[JournalError], None] = ignore,
+        on_failure: Callable[[JournalError], object] = ignore,
         *,
         on_warning: Callable[[str], None] = ignore,
         wait_for_space: bool = False,
@@ -269,6 +269,8 @@ class FileJournal(Appender):
         self.space.observe(on_space)
 
     def set_snapshot_source(self, source: Callable[[], bytes]) -> None:
+        """Call `source` for each snapshot: it returns the broker state that recovery passes to the
+        next start. Without it, that is the recovered state."""
         self._snapshot_source = source
 
     # --- group commit --------------------------------------------------------------------------

@@ -156,14 +156,11 @@ class Server:
         if config.broker.ephemeral:
             return MemoryJournal()
 
-        def failed(error: JournalError) -> None:
-            loop.call_soon_threadsafe(self._fail, error)
-
         return FileJournal.open(
             config.broker.data_dir / JOURNAL_NAME,
             config.journal,
             notify=loop.call_soon_threadsafe,
-            on_failure=failed,
+            on_failure=lambda error: loop.call_soon_threadsafe(self._fail, error),
             on_warning=log.warning,
             wait_for_space=True,
         )
@@ -182,8 +179,8 @@ class Server:
             start_deadline=time_budget(settings.scan_budget / 1000),
             observer=None if self._tracing is None else self._tracing.span_recorder,
         )
-        journal.set_snapshot_source(lambda: snapshot(broker))
         if isinstance(journal, FileJournal):
+            journal.set_snapshot_source(lambda: snapshot(broker))
             ready = recover(broker, journal.recovery)
             log.info("recovered", waiting=ready, **journal.recovery.report)
             warn_of_loss(journal.recovery.report)
