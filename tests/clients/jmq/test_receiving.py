@@ -499,6 +499,8 @@ def test_shared_subscription_and_unsubscribe() -> None:
                 await session.consumer(Topic("t"), **arguments)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="only a topic"):
             await session.consumer("q", name="x", durable=True)
+        with pytest.raises(ValueError, match="prefetch is -1"):
+            await session.consumer("q", prefetch=-1)
 
     run_scenario(scenario)
 

@@ -108,6 +108,28 @@ def test_client_reconnects_if_reply_destination_no_longer_exists(has_destination
     run_scenario(scenario, reconnect=SHORT_BACKOFF)
 
 
+@pytest.mark.parametrize("status", [Status.BAD_REQUEST, Status.FORBIDDEN, Status.NOT_FOUND])
+def test_client_reconnects_without_refused_consumer(status: int) -> None:
+    def refuse(packet: Packet) -> bytes | None:
+        refused = packet.type == PacketType.ADD_CONSUMER and "JMQSelector" in packet.properties
+        return encode_reply(packet.type + 1, packet.consumer_id, status) if refused else None
+
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
+        session = await client.session()
+        refused_consumer = await session.consumer("q", selector="a = 1")
+        consumer = await session.consumer("q")
+        broker.answer = refuse
+        drop(broker)
+        await wait_for_reconnect(broker)
+        broker.send(deliver(consumer.id, 1))
+        assert (await consumer.receive()).body == "1"
+        with pytest.raises(ConnectionLost, match=f"refused on reconnect: .* {status}"):
+            await refused_consumer.receive()
+        await refused_consumer.close()
+
+    run_scenario(scenario, reconnect=SHORT_BACKOFF)
+
+
 def test_pending_requests_fail_and_requests_while_disconnected_wait() -> None:
     held_packets: list[Packet] = []
 

@@ -38,10 +38,12 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.fields import XID_SIZE, Xid, decode_xid, encode_header, encode_xid
-from sluicemq.protocols.jmq.packets import AckMode, Level, PacketType, XaFlag
+from sluicemq.protocols.jmq.packets import AckMode, Level, PacketType, Status, XaFlag
 from sluicemq.protocols.jmq.wire import Packet
 
 NO_OPTIONS: Final = SendOptions()
+_PERMANENT: Final = (Status.BAD_REQUEST, Status.FORBIDDEN, Status.NOT_FOUND)
+"""Refusals of a consumer that another attempt does not change."""
 
 
 class XaResource:
@@ -213,6 +215,8 @@ class Session(SessionState, AsyncClient):
             raise ValueError("a subscription with a name is durable, shared, or both")
         if name and address.kind is not Kind.TOPIC:
             raise ValueError("only a topic has subscriptions")
+        if prefetch < 0:
+            raise ValueError(f"prefetch is {prefetch}, the minimum is 0")
         size = prefetch or self.client.prefetch
         properties: dict[str, object] = {
             **properties_of(address),
@@ -436,11 +440,17 @@ class Session(SessionState, AsyncClient):
     async def recreate_endpoints(self, channel: RequestChannel) -> None:
         """Recreate the consumers and producers on a new connection. Raises ClientError.
 
-        A producer may be refused, as one for a temporary destination that no longer exists: its
-        next message raises the error.
+        A consumer that the broker will never accept again ends. A producer may be refused, as one
+        for a temporary destination that no longer exists: its next message raises the error.
         """
         for consumer in [*self._consumers]:
-            await consumer.create_on_broker(channel)
+            try:
+                await consumer.create_on_broker(channel)
+            except StatusError as error:
+                if error.status not in _PERMANENT:
+                    raise
+                self._consumers.remove(consumer)
+                consumer.finish(ConnectionLost(f"the consumer is refused on reconnect: {error}"))
         for producer in [*self._producers]:
             with suppress(StatusError):
                 await producer.create_on_broker(channel)
