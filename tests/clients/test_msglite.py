@@ -111,9 +111,9 @@ def test_values_that_cannot_be_encoded_are_refused() -> None:
                     await client.send(name, b"", timeout=1)
                 with pytest.raises(ValueError, match="not a valid address"):
                     await client.send("a", b"", timeout=1, reply_to=name)
-            for seconds in (-1, 1 << 63):
+            for seconds in (-1, 1 << 63, 0.5):
                 with pytest.raises(ValueError, match="timeout"):
-                    await client.query("a", b"", timeout=seconds)
+                    await client.query("a", b"", timeout=seconds)  # type: ignore[arg-type]
             with pytest.raises(ValueError, match="not 9"):
                 await client.ready(*"123456789", timeout=1)
             with pytest.raises(ValueError, match="not 0"):

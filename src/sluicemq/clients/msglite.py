@@ -98,8 +98,8 @@ def _addresses(names: tuple[str, ...]) -> tuple[bytes, ...]:
 
 
 def _seconds(timeout: int) -> int:
-    if not 0 <= timeout <= MAX_TIMEOUT:
-        raise ValueError(f"a timeout is 0 to {MAX_TIMEOUT} seconds, not {timeout}")
+    if not 0 <= timeout <= MAX_TIMEOUT or timeout % 1:
+        raise ValueError(f"a timeout is 0 to {MAX_TIMEOUT} whole seconds, not {timeout}")
     return timeout
 
 

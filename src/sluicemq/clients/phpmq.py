@@ -73,9 +73,9 @@ def _name(queue: str) -> bytes:
     return raw
 
 
-def _not_negative(number: int, name: str) -> int:
-    if number < 0:
-        raise ValueError(f"{name} is {number}, the minimum is 0")
+def _whole(number: int, name: str) -> int:
+    if number < 0 or number % 1:
+        raise ValueError(f"{name} is {number}, not a whole number of at least 0")
     return number
 
 
@@ -115,7 +115,7 @@ class PhpmqMessage:
         Raises ConnectionLost, RequestTimeout, ValueError.
         """
         await self._client._connection.send(
-            encode_requeue(self._raw_queue, self._raw_id, _not_negative(ttl, "ttl"))
+            encode_requeue(self._raw_queue, self._raw_id, _whole(ttl, "ttl"))
         )
 
     async def dead_letter(self) -> None:
@@ -251,7 +251,7 @@ class PhpmqClient(AsyncClient):
         represent.
         """
         connection = self._connection
-        ttl, version = _not_negative(ttl, "ttl"), connection.dispatch_version
+        ttl, version = _whole(ttl, "ttl"), connection.dispatch_version
         if version == "auto":
             version = 2 if ttl else 1
         frame = encode_send(_name(queue), body, ttl, dispatch_version=version)
@@ -268,7 +268,7 @@ class PhpmqClient(AsyncClient):
         RequestTimeout, ValueError.
         """
         name, connection = _name(queue), self._connection
-        request = encode_consume(name, _not_negative(window, "window"))
+        request = encode_consume(name, _whole(window, "window"))
         acks = [encode_acknowledge(item._raw_queue, item._raw_id) for item in acknowledged]
         connection.subscribe(name if window else b"", b"".join((*acks, request)))
         await connection.drain()
