@@ -53,16 +53,19 @@ class Decoder(Protocol[FrameT]):
 
 
 @asynccontextmanager
-async def time_limit(seconds: float | None, error_text: str) -> AsyncIterator[None]:
+async def time_limit(
+    seconds: float | None, error_text: str | Callable[[], str]
+) -> AsyncIterator[None]:
     """Limit the time of the statements in the context; None = no limit.
 
-    Raises RequestTimeout with the text `error_text`.
+    Raises RequestTimeout with the text `error_text`, or the one that it returns at the end.
     """
     try:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError:
-        raise RequestTimeout(error_text) from None
+        text = error_text if isinstance(error_text, str) else error_text()
+        raise RequestTimeout(text) from None
 
 
 def copy_error(error: ClientError) -> ClientError:
@@ -352,13 +355,11 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
     async def ready(self) -> ConnectionT:
         """Return the connection; waits for a new one. Raises ConnectionLost, RequestTimeout."""
         if not self._connected.is_set():
-            try:
-                async with asyncio.timeout(self.timeout):
-                    while not self._connected.is_set():  # it may break before this task continues
-                        await self._connected.wait()
-            except TimeoutError:
-                description = f"no connection in {self.timeout} s: {self._failure}"
-                raise RequestTimeout(description) from None
+            async with time_limit(
+                self.timeout, lambda: f"no connection in {self.timeout} s: {self._failure}"
+            ):
+                while not self._connected.is_set():  # it may break before this task continues
+                    await self._connected.wait()
         if self._end is not None:
             raise copy_error(self._end)
         assert self._connection is not None
