@@ -24,6 +24,7 @@ SluiceError
 │   │   └── TooManyFailures      not verified: too many logins have failed before
 │   ├── LoginBusy                too many logins wait for verification
 │   ├── AccessDenied             the user lacks the permission
+│   ├── PasswordRefused          a new password is invalid or too short
 │   ├── TooManyConnections       the user or the address has reached its limit
 │   ├── UserExists
 │   ├── UserNotFound
@@ -194,6 +195,10 @@ class LoginBusy(AccessError):
 
 class AccessDenied(AccessError):
     """The user lacks the permission for the operation."""
+
+
+class PasswordRefused(AccessError):
+    """A new password is invalid or too short; the text does not contain it."""
 
 
 class TooManyConnections(AccessError):

@@ -17,7 +17,7 @@ import bcrypt
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
-from sluicemq.model.errors import AccessError
+from sluicemq.model.errors import PasswordRefused
 
 # --- bcrypt hashes of VibeMQ ----------------------------------------------------------------------
 #
@@ -102,32 +102,32 @@ that their logins take as long as others."""
 def hash_password(password: str, minimum: int = 0) -> str:
     """Return the hash of a new password. Slow on purpose.
 
-    Raises AccessError if the password is invalid or has fewer than `minimum` characters.
+    Raises PasswordRefused if the password is invalid or has fewer than `minimum` characters.
     """
     check_password(password, minimum)
     return _hasher.hash(password)
 
 
 def check_password(password: str, minimum: int = 0) -> None:
-    """Raise AccessError if a password is invalid or has fewer than `minimum` characters.
+    """Raise PasswordRefused if a password is invalid or has fewer than `minimum` characters.
 
     The message does not contain the password.
     """
     if not password:
-        raise AccessError("a password cannot be empty")
+        raise PasswordRefused("a password cannot be empty")
     if password.startswith(TOKEN_PREFIX):  # a login would take it for a token
-        raise AccessError(f"a password cannot begin with {TOKEN_PREFIX}, as tokens do")
+        raise PasswordRefused(f"a password cannot begin with {TOKEN_PREFIX}, as tokens do")
     if len(password) < minimum:
-        raise AccessError(
+        raise PasswordRefused(
             f"the password has {len(password)} characters, and this broker requires {minimum} "
             "(auth.min_password_length)"
         )
     try:
         size = len(password.encode())
     except UnicodeEncodeError:
-        raise AccessError("a password is text") from None
+        raise PasswordRefused("a password is text") from None
     if size > MAX_PASSWORD:
-        raise AccessError(f"a password has at most {MAX_PASSWORD} bytes")
+        raise PasswordRefused(f"a password has at most {MAX_PASSWORD} bytes")
 
 
 def password_warnings(password: str) -> list[str]:

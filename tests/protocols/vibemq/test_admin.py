@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sluicemq.model.access import EVERYBODY, Identity, Operation, Permission
-from sluicemq.model.errors import AccessDenied, AccessError
+from sluicemq.model.errors import AccessDenied, AccessError, PasswordRefused
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Frame
 from sluicemq.security import records
@@ -250,6 +250,23 @@ def test_grant_without_operations_changes_nothing(
     request = {"username": "ann", "queuePattern": "q", "operations": operations}
     assert root.error(wire.GRANT_PERMISSION, payload=request) == "INVALID_PAYLOAD"
     assert database.granted["ann"] == {"q": before}
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code"),
+    [
+        (PasswordRefused("the password has 1 character"), "INVALID_PAYLOAD"),
+        (AccessError("too many changes of users at once; try again"), "SERVER_ERROR"),
+        (AccessDenied("ann is the last user"), "FORBIDDEN"),
+    ],
+)
+def test_error_of_user_directory_is_not_blamed_on_payload(
+    root: Peer, database: Directory, refusal: AccessError, code: str
+) -> None:
+    database.refusal = refusal
+    request = {"username": "ann", "newPassword": "x"}
+    response = root.request(wire.CHANGE_PASSWORD, payload=request)
+    assert (response.error_code, response.error_message) == (code, str(refusal))
 
 
 @pytest.mark.parametrize("name", ["a", "a_-.9", "Ärger", "a\u0663", "x" * 64])

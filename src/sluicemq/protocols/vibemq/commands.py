@@ -40,6 +40,7 @@ from sluicemq.model.errors import (
     AccessDenied,
     AccessError,
     DestinationConflict,
+    PasswordRefused,
     SluiceError,
     UserExists,
     UserNotFound,
@@ -65,7 +66,6 @@ from sluicemq.protocols.vibemq.wire import (
     Frame,
 )
 from sluicemq.security import records
-from sluicemq.security.access import Access, ChangeCallback, UserDirectory
 
 # --- queues --------------------------------------------------------------------------------------
 
@@ -225,7 +225,6 @@ _OWN_ACCOUNT_ERRORS: Final = {
 _INVALID_USER_NAME: Final = (
     "Username must be 1-64 characters: alphanumeric, hyphens, underscores, dots."
 )
-_SUPERUSER_NOT_DELETABLE: Final = "Cannot delete a superuser account."
 
 
 class CommandPayload(msgspec.Struct, rename="camel"):
@@ -267,38 +266,43 @@ def administer(connection: VibemqConnection, frame: Frame) -> bytes | None:
     request = _read_request(frame)
     name, pattern = request.username or "", request.queue_pattern or ""
     response: dict[str, object] = {"username": name}
-    callback = partial(_answer_change, connection, frame, response)
     save_user = partial(records.save_user, name=name, hash_password=users.hash, now=users.now())
     if not identity.superuser and name != identity.name:
         raise _denied(connection, kind, _OWN_ACCOUNT_ERRORS[kind])
     if kind == GET_USER_PERMISSIONS:
         entries = [_permission_entry(permission) for permission in database.rights(name)]
         return _send_list(connection, frame, entries)
+    change: records.Change
     if kind == CREATE_USER:
         # 1 to 64 letters, digits, `-`, `_` and `.`
-        if len(name) <= MAX_USER and is_queue_name(name):
-            new_user = UserRequest(password=request.password or "")
-            access.change(partial(save_user, requested=new_user, new=True), callback)
-        else:
-            callback(AccessError(_INVALID_USER_NAME))
+        if len(name) > MAX_USER or not is_queue_name(name):
+            raise RejectedRequest("INVALID_PAYLOAD", _INVALID_USER_NAME)
+        new_user = UserRequest(password=request.password or "")
+        change = partial(save_user, requested=new_user, new=True)
     elif kind == DELETE_USER:
         account = database.users.get(name)
         if account is not None and account.superuser:
-            callback(AccessDenied(_SUPERUSER_NOT_DELETABLE))
-        else:
-            access.change(partial(records.remove_user, name=name), callback)
+            raise RejectedRequest("FORBIDDEN", "Cannot delete a superuser account.")
+        change = partial(records.remove_user, name=name)
     elif kind == CHANGE_PASSWORD:
-        change = UserRequest(password=request.new_password or "")
-        access.change(partial(save_user, requested=change, new=False), callback)
+        changed_user = UserRequest(password=request.new_password or "")
+        change = partial(save_user, requested=changed_user, new=False)
     elif kind == GRANT_PERMISSION:
-        _grant(request, access, users, response, callback)
+        operations = _known_operations(request)
+        if not operations and name not in database.users:
+            raise RejectedRequest("USER_NOT_FOUND", f"User '{name}' not found.")
+        if not operations:
+            raise RejectedRequest("INVALID_PAYLOAD", "No valid operations specified.")
+        if not is_pattern(pattern):
+            raise RejectedRequest("INVALID_PAYLOAD", "a pattern can have up to 256 characters")
+        response |= {"queuePattern": pattern, "operations": operations}
+        granted = frozenset(OPERATIONS[operation] for operation in operations)
+        permission = Permission(pattern, granted, ignore_case=True)
+        change = partial(records.grant, name=name, permission=permission, now=users.now())
     else:
         response["queuePattern"] = pattern
-        # succeeds for an unknown user
-        access.change(
-            partial(records.revoke, name=name, pattern=pattern, now=users.now()),
-            lambda error: callback(None if isinstance(error, UserNotFound) else error),
-        )
+        change = partial(records.revoke, name=name, pattern=pattern, now=users.now())
+    access.change(change, partial(_answer_change, connection, frame, response))
     return None
 
 
@@ -338,31 +342,10 @@ def _read_operation(text: str) -> str | None:
     return _NAMES.get(text.lower())
 
 
-def _grant(
-    request: CommandPayload,
-    access: Access,
-    users: UserDirectory,
-    response: dict[str, object],
-    callback: ChangeCallback,
-) -> None:
-    name, pattern = request.username or "", request.queue_pattern or ""
-    # unknown operations are skipped, as long as a known one is left
-    parsed_operations = map(_read_operation, filter(None, request.operations or ()))
-    operations = list(
-        dict.fromkeys(operation for operation in parsed_operations if operation is not None)
-    )
-    if not operations and name not in users.database.users:
-        callback(UserNotFound(name))
-    elif not operations:
-        callback(AccessError("No valid operations specified."))
-    elif not is_pattern(pattern):
-        callback(AccessError("a pattern can have up to 256 characters"))
-    else:
-        response |= {"queuePattern": pattern, "operations": operations}
-        granted = frozenset(OPERATIONS[operation] for operation in operations)
-        permission = Permission(pattern, granted, ignore_case=True)
-        change = partial(records.grant, name=name, permission=permission, now=users.now())
-        access.change(change, callback)
+def _known_operations(request: CommandPayload) -> list[str]:
+    """Return the names of the operations to grant, each once. Unknown ones are skipped."""
+    operations = map(_read_operation, filter(None, request.operations or ()))
+    return list(dict.fromkeys(filter(None, operations)))
 
 
 def _answer_change(
@@ -373,16 +356,15 @@ def _answer_change(
 ) -> None:
     """Answer with `response`, or with the user directory's error."""
     name = response["username"]
-    if error is None:
+    if error is None or (frame.type == REVOKE_PERMISSION and isinstance(error, UserNotFound)):
         connection.send(Frame(frame.type, frame.id, payload=msgspec.json.encode(response)))
     elif isinstance(error, UserExists):
         connection.refuse(frame.id, "USER_EXISTS", f"User '{name}' already exists.")
     elif isinstance(error, UserNotFound):
         connection.refuse(frame.id, "USER_NOT_FOUND", f"User '{name}' not found.")
-    elif isinstance(error, AccessDenied):
-        connection.refuse(frame.id, "FORBIDDEN", _SUPERUSER_NOT_DELETABLE)
     else:
-        connection.refuse(frame.id, "INVALID_PAYLOAD", str(error))
+        codes = {AccessDenied: "FORBIDDEN", PasswordRefused: "INVALID_PAYLOAD"}
+        connection.refuse(frame.id, codes.get(type(error), "SERVER_ERROR"), str(error))
 
 
 def _send_list(connection: VibemqConnection, frame: Frame, items: list[Any]) -> bytes | None:
