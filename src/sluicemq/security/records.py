@@ -47,6 +47,7 @@ from sluicemq.model.errors import (
     UserExists,
     UserNotFound,
 )
+from sluicemq.security.files import read_bounded
 from sluicemq.security.passwords import (
     COSTS,
     TOKEN_PREFIX,
@@ -151,8 +152,6 @@ def encode(database: Database) -> bytes:
 
 def decode(content: bytes, source: str) -> Database:
     """Decode the content of a file. Raises ConfigurationError, which begins with `source`."""
-    if len(content) > MAX_FILE:
-        raise ConfigurationError(f"{source}: the user database is larger than {MAX_FILE} bytes")
     try:
         version = msgspec.json.decode(content, type=_Version).version
         if version != VERSION:
@@ -511,15 +510,13 @@ MAX_FILE: Final = 64 * 1024**2
 LOCK_SECONDS: Final = 10.0
 """Seconds to wait for the lock of the file; a change takes milliseconds."""
 
-_Stamp = tuple[int, int, int, int]
-
 
 @dataclass(slots=True, eq=False)
 class UserStore:
     """User database of one broker. One thread calls `read`; any thread may call `change`."""
 
     path: Path
-    _stamp: _Stamp | None = None
+    _stamp: tuple[int, ...] | None = None
     _database: Database = field(default_factory=Database)
     _damage: str = ""
     """Text of the error for the file with that stamp; "" if it is not damaged."""
@@ -531,14 +528,17 @@ class UserStore:
         is checked once, or if it cannot be read, which the next call tries again.
         """
         try:
-            stamp = _stamp(os.stat(self.path))
+            status = os.stat(self.path)
+            stamp = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
         except (FileNotFoundError, NotADirectoryError):
             stamp = None
         except OSError as error:
-            raise _unreadable(self.path, error) from None
+            reason = f"the file cannot be read: {error.strerror}"
+            raise ConfigurationError(f"{self.path}: {reason}") from None
         if stamp != self._stamp:
-            content, self._stamp = _read(self.path)
-            self._damage = ""
+            content = encode(Database()) if stamp is None else read_bounded(self.path, MAX_FILE)
+            # a file that has replaced the one with the stamp meanwhile is read once more
+            self._stamp, self._damage = stamp, ""
             try:
                 self._database = decode(content, str(self.path))
             except ConfigurationError as error:
@@ -563,7 +563,9 @@ class UserStore:
         )
         lock = self.path.with_name(self.path.name + ".lock")
         with lock_file(lock, mode=0o600, seconds=LOCK_SECONDS, busy=busy):
-            before = decode(_read(self.path)[0], str(self.path))
+            before = Database()
+            if self.path.exists():
+                before = decode(read_bounded(self.path, MAX_FILE), str(self.path))
             after = change(before)
             if after is before:
                 return before
@@ -576,27 +578,3 @@ class UserStore:
                 )
             write_atomically(self.path, content, mode=0o600)
             return after
-
-
-def _read(path: Path) -> tuple[bytes, _Stamp | None]:
-    """Return the content of the file, of a byte more than MAX_FILE at most, and its stamp; an empty
-    database and None without a file. Raises ConfigurationError if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            # of the open file, because the path may refer to a newer file by now
-            stamp = _stamp(os.fstat(file.fileno()))
-            return file.read(MAX_FILE + 1), stamp
-    except (FileNotFoundError, NotADirectoryError):
-        return encode(Database()), None
-    except OSError as error:
-        raise _unreadable(path, error) from None
-
-
-def _stamp(status: os.stat_result) -> _Stamp:
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def _unreadable(path: Path, error: OSError) -> ConfigurationError:
-    return ConfigurationError(
-        f"{path}: the user database cannot be read: {error.strerror or error}"
-    )
