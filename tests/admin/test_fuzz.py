@@ -14,8 +14,8 @@ from sluicemq.admin.batches import PartReader
 from sluicemq.admin.caller import is_trusted_host, read_authorization
 from sluicemq.admin.endpoints import parameters
 from sluicemq.admin.errors import ApiError
-from sluicemq.admin.journal import Extent, read_range
-from sluicemq.management.journal import WRITE_BATCH_PART
+from sluicemq.admin.journal import read_range
+from sluicemq.management.journal import WRITE_BATCH_PART, SegmentView
 from sluicemq.model.access import ANONYMOUS, EVERYBODY
 from sluicemq.model.destination import Kind
 from sluicemq.model.errors import ProtocolError
@@ -65,7 +65,7 @@ def test_parameters_are_parsed_or_rejected(query: dict[str, str]) -> None:
     st.integers(0, 1 << 40),
 )
 def test_byte_ranges_are_parsed_or_rejected(header: str, size: int) -> None:
-    byte_range = parse_or_error(read_range, header, Extent(1, size, False))
+    byte_range = parse_or_error(read_range, header, SegmentView(1, size, False, 0))
     if isinstance(byte_range, ApiError):
         assert byte_range.status in (400, 416)
         return

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
@@ -82,14 +82,6 @@ _Answer = TypeVar("_Answer")
 _RANGE: Final = re.compile(r"bytes=(?:(\d{1,18})-(\d{1,18})?|-(\d{1,18}))\Z", re.ASCII)
 
 
-class Extent(NamedTuple):
-    """A segment: `size` bytes of it may be read."""
-
-    first: int
-    size: int
-    sealed: bool
-
-
 def require_file_journal(journal: Journal) -> FileJournal:
     """Return the journal. Raises ApiError if the broker is ephemeral."""
     if not isinstance(journal, FileJournal):
@@ -101,21 +93,24 @@ def require_file_journal(journal: Journal) -> FileJournal:
     return journal
 
 
-class JournalService:
+class JournalService(Service):
     """Handlers of `/journal`, shared by all connections."""
 
     def __init__(self, context: ApiContext) -> None:
-        self._journal = context.broker.journal
+        super().__init__(context)
         self._lock = asyncio.Lock()
+
+    @property
+    def _journal(self) -> FileJournal:
+        return require_file_journal(self._broker.journal)
 
     @handles(GET_JOURNAL)
     async def show(self, call: Call, parameters: NoParameters) -> JournalView:
         """GET /journal"""
-        journal = require_file_journal(self._journal)
-        durable, extents = await self._extents(journal)
-        segments = await asyncio.to_thread(_segment_views, journal.directory, extents)
+        durable, readable = await self._readable_segments()
+        segments = await asyncio.to_thread(_with_creation_times, self._journal.directory, readable)
         return JournalView(
-            broker_id=journal.identity.hex(),
+            broker_id=self._journal.identity.hex(),
             format_version=FORMAT_VERSION,
             durable=DurablePosition(*durable),
             segments=segments,
@@ -127,7 +122,7 @@ class JournalService:
         """GET /journal/destinations?ids=3,17: return the requested destinations that exist, with
         kind (model.Kind) and name (base64 of its bytes). Readers need it if the segment with a
         destination's record has been deleted."""
-        addresses = require_file_journal(self._journal).addresses
+        addresses = self._journal.addresses
         texts = query.ids.split(",")
         if len(texts) > MAX_NUMBERS:
             raise ApiError(400, "too-many-ids", f"a request can have at most {MAX_NUMBERS} ids")
@@ -143,20 +138,19 @@ class JournalService:
     @handles(READ_SEGMENT)
     async def segment(self, call: Call, parameters: SegmentPath) -> Response:
         """GET /journal/segments/{first_sequence}, with `Range` or without."""
-        journal = require_file_journal(self._journal)
         first = _number(parameters.first_sequence)
-        durable, extents = await self._extents(journal)
-        extent = next((candidate for candidate in extents if candidate.first == first), None)
-        if extent is None:
+        durable, segments = await self._readable_segments()
+        segment = next((item for item in segments if item.first_sequence == first), None)
+        if segment is None:
             raise _missing(first, durable)
-        start, end, partial = read_range(call.request.headers.get("range", ""), extent)
+        start, end, partial = read_range(call.request.headers.get("range", ""), segment)
         try:
-            file = await asyncio.to_thread(io.FileIO, segment_path(journal.directory, first))
+            file = await asyncio.to_thread(io.FileIO, segment_path(self._journal.directory, first))
         except FileNotFoundError:
             raise _missing(first, durable) from None
         headers = {"Accept-Ranges": "bytes", "Content-Length": str(end - start)}
         if partial:
-            headers["Content-Range"] = f"bytes {start}-{end - 1}/{extent.size}"
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{segment.size}"
         status = 206 if partial else 200
         if call.request.method == "HEAD":
             start = end
@@ -192,7 +186,7 @@ class JournalService:
         await self._run_in_thread(self._slots.delete, _name(call))
 
     async def _slot_view(self, name: str, slot: Slot) -> SlotView:
-        journal = require_file_journal(self._journal)
+        journal = self._journal
         lag = await asyncio.to_thread(
             records_after, journal.directory, list(journal.segments), slot.position
         )
@@ -211,7 +205,7 @@ class JournalService:
 
     @property
     def _slots(self) -> Slots:
-        return require_file_journal(self._journal).slots
+        return self._journal.slots
 
     async def _run_in_thread(self, function: Callable[..., _Answer], *arguments: Any) -> _Answer:
         """Run `function` on another thread, because it reads and syncs files."""
@@ -223,23 +217,24 @@ class JournalService:
             except JournalDamaged as error:
                 raise ApiError(500, "slot-damaged", str(error)) from None
 
-    async def _extents(self, journal: FileJournal) -> tuple[DurableEnd, list[Extent]]:
-        """Return the readable parts of the segments, in ascending order."""
-        durable = await asyncio.to_thread(read_durable, journal.directory)
+    async def _readable_segments(self) -> tuple[DurableEnd, list[SegmentView]]:
+        """Return the durable end, and the segments in ascending order with their readable sizes,
+        without creation times."""
+        durable = await asyncio.to_thread(read_durable, self._journal.directory)
         if durable is None:
             raise ApiError(
                 503, "journal-not-ready", "the durable end of the journal is not known yet"
             )
-        extents = []
+        segments = []
         # the cached position is never behind the one that the file has reported
-        for segment in journal.segments:
+        for segment in self._journal.segments:
             if segment.sealed:
-                extents.append(Extent(segment.first, segment.size, True))
+                segments.append(SegmentView(segment.first, segment.size, True, 0))
             elif segment.first < durable.segment:
-                extents.append(Extent(segment.first, segment.end, False))
+                segments.append(SegmentView(segment.first, segment.end, False, 0))
             elif segment.first == durable.segment:
-                extents.append(Extent(segment.first, durable.offset, False))
-        return durable, extents
+                segments.append(SegmentView(segment.first, durable.offset, False, 0))
+        return durable, segments
 
 
 async def _chunks(file: io.FileIO, start: int, end: int) -> AsyncIterator[bytes]:
@@ -258,14 +253,14 @@ async def _chunks(file: io.FileIO, start: int, end: int) -> AsyncIterator[bytes]
             yield chunk
 
 
-def _segment_views(directory: Path, extents: list[Extent]) -> list[SegmentView]:
+def _with_creation_times(directory: Path, segments: list[SegmentView]) -> list[SegmentView]:
     """Return the segments that still exist, with the creation times in their headers."""
-    views = []
-    for extent in extents:
+    existing = []
+    for segment in segments:
         with suppress(FileNotFoundError):
-            header = read_segment_header(directory, extent.first)
-            views.append(SegmentView(*extent, created=header.created))
-    return views
+            header = read_segment_header(directory, segment.first_sequence)
+            existing.append(msgspec.structs.replace(segment, created=header.created))
+    return existing
 
 
 def _number(text: str) -> int:
@@ -290,11 +285,11 @@ def _missing(first: int, durable: DurableEnd) -> ApiError:
     return ApiError(404, "not-found", f"segment {first} does not exist yet")
 
 
-def read_range(header: str, extent: Extent) -> tuple[int, int, bool]:
+def read_range(header: str, segment: SegmentView) -> tuple[int, int, bool]:
     """Return the start, the end (exclusive), and True if the client sent a range (RFC 9110,
     14.1.2)."""
     if not header:
-        return 0, extent.size, False
+        return 0, segment.size, False
     match = _RANGE.match(header.strip())
     if match is None:
         raise ApiError(
@@ -304,18 +299,18 @@ def read_range(header: str, extent: Extent) -> tuple[int, int, bool]:
         )
     first, last, count = (None if group is None else int(group) for group in match.groups())
     if first is None:
-        start, end = max(0, extent.size - (count or 0)), extent.size
+        start, end = max(0, segment.size - (count or 0)), segment.size
     else:
-        start, end = first, extent.size if last is None else min(last + 1, extent.size)
+        start, end = first, segment.size if last is None else min(last + 1, segment.size)
         if last is not None and last < first:
             raise ApiError(400, "bad-range", "the Range ends before it begins")
     if start >= end:
         raise ApiError(
             416,
             "range-not-satisfiable",
-            f"{extent.size} bytes of the segment may be read now",
-            {"Content-Range": f"bytes */{extent.size}"},
-            {"size": extent.size, "sealed": extent.sealed},
+            f"{segment.size} bytes of the segment may be read now",
+            {"Content-Range": f"bytes */{segment.size}"},
+            {"size": segment.size, "sealed": segment.sealed},
         )
     return start, end, True
 
