@@ -53,6 +53,7 @@ from sluicemq.model.destination import (
     is_temporary,
 )
 from sluicemq.model.errors import JournalError
+from sluicemq.model.message import Message
 from sluicemq.protocols.jmq.destinations import is_wildcard
 from sluicemq.security.access import wait_for_callback
 
@@ -319,28 +320,26 @@ def oldest_age(broker: Broker, destination: Destination) -> int | None:
     MAX_SUBSCRIPTIONS subscriptions are searched."""
     subscriptions = destination.all_subscriptions[:MAX_SUBSCRIPTIONS]
     oldest = broker.operations.oldest_ready(subscriptions)
-    if oldest is None:
-        return None
+    message = None if oldest is None else intact_head(broker, oldest)
+    return None if message is None else max(0, broker.clock.wall - message.arrival)
+
+
+def intact_head(broker: Broker, delivery: Delivery) -> Message | None:
+    """Return a message without its body; None if it cannot be read."""
     try:
-        message = broker.read_head(oldest)
+        return broker.read_head(delivery)
     except JournalError:
         return None
-    return max(0, broker.clock.wall - message.arrival)
 
 
 def _filter(query: DestinationQuery) -> Callable[[Destination], bool]:
-    name_filter = query.filter.lower()
-    pattern = matcher(name_filter) if "*" in name_filter else None
-
-    def matches(destination: Destination) -> bool:
-        if query.kind is not None and destination.topic != (query.kind == "topic"):
-            return False
-        if query.temporary is not None and destination.temporary != query.temporary:
-            return False
-        name = destination.name.lower()
-        return pattern.match(name) is not None if pattern is not None else name_filter in name
-
-    return matches
+    text = query.filter.lower()
+    pattern = matcher(text if "*" in text else f"*{text}*")
+    return lambda destination: (
+        query.kind in (None, kind_name(destination.address.kind))
+        and query.temporary in (None, destination.temporary)
+        and pattern.match(destination.name.lower()) is not None
+    )
 
 
 # --- Dead-letter queues ---------------------------------------------------------------------------
@@ -462,9 +461,8 @@ class DeadLetterService(Service):
         return cached
 
     def _reason_of(self, delivery: Delivery) -> str:
-        try:
-            message = self._broker.read_head(delivery)
-        except JournalError:
+        message = intact_head(self._broker, delivery)
+        if message is None:
             return "(damaged)"
         reason = (message.properties or {}).get(REASON)
         return "(none)" if reason is None else printable(str(reason))[:100]

@@ -25,7 +25,7 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from sluicemq.admin.clients import may_see_subscription
-from sluicemq.admin.destinations import find_destination
+from sluicemq.admin.destinations import find_destination, intact_head
 from sluicemq.admin.endpoints import ApiContext, Call, Service, handles
 from sluicemq.admin.errors import ApiError, base64_of, printable
 from sluicemq.admin.time_slices import TimeSlices
@@ -426,10 +426,8 @@ async def compile_selector(broker: Broker, text: str) -> Selector | None:
 
 def matches_selector(broker: Broker, selector: Selector, delivery: Delivery) -> bool:
     """Return whether the selector matches a message; False if the message cannot be read."""
-    try:
-        return selector(broker.read_head(delivery))
-    except JournalError:
-        return False
+    message = intact_head(broker, delivery)
+    return message is not None and selector(message)
 
 
 def find_delivery(broker: Broker, subscription: Subscription, text: str) -> Delivery | None:
