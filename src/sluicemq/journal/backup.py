@@ -455,13 +455,14 @@ def _extent(
     journal: Path, identity: bytes, first: int, following: int | None, end: DurableEnd
 ) -> SegmentExtent:
     """Return the part of a segment to copy. Raises FileNotFoundError, JournalDamaged."""
-    view = open_segment(journal, first, following, identity)
-    path, header, size, index = view.path, view.header, view.size, view.index_offset
-    view.close()
-    if index and (first < end.segment or end.offset > index):
-        return SegmentExtent(first, size, True, header.previous)
-    if first == end.segment:
-        return SegmentExtent(first, end.offset, False, header.previous)
-    if not view.end:
-        raise DamagedFile(path, size, "the segment is not the last and has no intact end")
-    return SegmentExtent(first, view.end, False, header.previous)
+    with closing(open_segment(journal, first, following, identity)) as view:
+        previous, index = view.header.previous, view.index_offset
+        if index and (first < end.segment or end.offset > index):
+            return SegmentExtent(first, view.size, True, previous)
+        if first == end.segment:
+            return SegmentExtent(first, end.offset, False, previous)
+        if not view.end:
+            raise DamagedFile(
+                view.path, view.size, "the segment is not the last and has no intact end"
+            )
+        return SegmentExtent(first, view.end, False, previous)

@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from io import FileIO
 from math import inf
@@ -143,16 +143,11 @@ def write_at(fd: int, data: bytes, offset: int) -> int:
 def take_lock(directory: Path, *, create: bool = True) -> int:
     """Lock the directory and return the descriptor, which holds the lock until it is closed.
 
-    Without `create`, return -1 if the lock file does not exist; only a broker creates it. Raises
-    JournalLocked.
+    Only a broker creates the lock file. Raises JournalLocked, or FileNotFoundError if the lock
+    file does not exist and must not be created.
     """
     flags = os.O_RDWR | (os.O_CREAT if create else 0)
-    try:
-        fd = open_and_inherit_owner(directory / LOCK_NAME, flags, 0o640)
-    except FileNotFoundError:
-        if create:
-            raise
-        return -1
+    fd = open_and_inherit_owner(directory / LOCK_NAME, flags, 0o640)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -171,23 +166,21 @@ def take_lock(directory: Path, *, create: bool = True) -> int:
 @contextmanager
 def lock_if_stopped(directory: Path) -> Iterator[bool]:
     """Yield True, with the directory locked, if no broker has the journal in it open."""
-    try:
-        fd = take_lock(directory, create=False)
-    except JournalLocked:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        if fd >= 0:
-            os.close(fd)
+    with ExitStack() as stack:
+        is_stopped = True
+        try:
+            stack.callback(os.close, take_lock(directory, create=False))
+        except FileNotFoundError:
+            pass  # no broker has ever opened it
+        except JournalLocked:
+            is_stopped = False
+        yield is_stopped
 
 
 def remove_temporary(directory: Path) -> None:
     """Remove temporary files that a crash left."""
-    for name in os.listdir(directory):
-        if name.endswith(".tmp"):
-            (directory / name).unlink()
+    for path in directory.glob("*.tmp"):
+        path.unlink()
 
 
 class DurableEnd(NamedTuple):
