@@ -14,8 +14,8 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability, Origin
 from sluicemq.protocols.phpmq.session import has_ttl_packet, to_message
 from sluicemq.server.config import TracingSettings
-from sluicemq.server.tracing import NATIVES, span_recorder, start_tracing
 from sluicemq.server.tracing import export as exporting
+from sluicemq.server.tracing import span_recorder, start_tracing
 from sluicemq.server.tracing.export import Export, span_maker
 from sluicemq.server.tracing.span_recorder import SpanRecord, SpanRecorder, parse_traceparent
 from tests.support.broker import BrokerFixture
@@ -139,8 +139,6 @@ def test_message_without_trace_context_starts_trace() -> None:
 
 def test_phpmq_message_carries_trace_context() -> None:
     fixture = TracedFixture(ratio=1.0)
-    fixture.span_recorder = SpanRecorder(fixture.recorded.append, 1.0, 0, NATIVES)
-    fixture.broker = Broker(fixture.journal, fixture.clock, observer=fixture.span_recorder)
     queue = fixture.queue("q")
     message = to_message(queue.address, b"a", -1, Durability.SYNC, fixture.clock.wall)
     fixture.broker.publish(queue, message)

@@ -9,9 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.model.message import Origin
-from sluicemq.protocols.jmq.mapping import with_properties
-from sluicemq.protocols.vibemq.mapping import with_headers
 from sluicemq.server.config import TracingSettings
 from sluicemq.server.tracing.span_recorder import SpanRecorder
 
@@ -19,14 +16,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
     from sluicemq.server.tracing.export import Export
-
-NATIVES = {
-    Origin.JMQ: with_properties,
-    Origin.VIBEMQ: with_headers,
-    # has no place for properties: consumers of other protocols read those of the message
-    Origin.PHPMQ: lambda message, added: message.native,
-}
-"""Functions that add properties to the native encoding of a message, by origin."""
 
 
 class Tracing(NamedTuple):
@@ -67,6 +56,4 @@ def start_tracing(
     if exporter is None:
         exporter = OTLPSpanExporter(options.endpoint)
     export = Export(exporter, span_maker(options.service_name, identity.hex()))
-    return Tracing(
-        SpanRecorder(export.put, options.sample_ratio, options.rate_limit, NATIVES), export
-    )
+    return Tracing(SpanRecorder(export.put, options.sample_ratio, options.rate_limit), export)

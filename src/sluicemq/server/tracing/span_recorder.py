@@ -34,6 +34,8 @@ from sluicemq.broker import (
     Subscription,
 )
 from sluicemq.model.message import Message, Origin
+from sluicemq.protocols.jmq.mapping import with_properties
+from sluicemq.protocols.vibemq.mapping import with_headers
 
 TRACEPARENT: Final = "traceparent"
 """Property with the trace context (W3C Trace Context):
@@ -52,8 +54,13 @@ MAX_REMEMBERED: Final = 10_000
 `deliver` spans start at the arrival time and deliveries have no `ack` span."""
 _SECOND: Final = 1_000_000_000
 
-Native = Callable[[Message, Mapping[str, str]], bytes]
-"""Function that returns `Message.native` with additional properties."""
+NATIVES: Final[dict[Origin, Callable[[Message, Mapping[str, str]], bytes]]] = {
+    Origin.JMQ: with_properties,
+    Origin.VIBEMQ: with_headers,
+    # has no place for properties: consumers of other protocols read those of the message
+    Origin.PHPMQ: lambda message, added: message.native,
+}
+"""Functions that add properties to the native encoding of a message, by origin."""
 Attributes = dict[str, str | int | bool]
 """Attributes of a message by name, the same in each of its spans."""
 
@@ -94,18 +101,15 @@ class SpanRecorder:
         export: Callable[[SpanRecord], None],
         ratio: float,
         limit: int,
-        natives: Mapping[Origin, Native] | None = None,
     ) -> None:
         """Record spans and pass each to `export`.
 
         `ratio` (0 to 1) is the share of messages without a trace that start one. `limit` is the
-        maximum number of traced publishes and deliveries per second, 0 = no limit. `natives`
-        maps an origin to the function that adds properties to its native encoding.
+        maximum number of traced publishes and deliveries per second, 0 = no limit.
         """
         self._export = export
         self._ratio = ratio
         self._limit = limit
-        self._natives = dict(natives or {})
         self._accepted: list[tuple[Message, SpanRecord]] = []
         """Stack of accepted messages, which have no sequence number yet, and their publish spans:
         accepting one may publish another (a dead letter)."""
@@ -156,7 +160,7 @@ class SpanRecorder:
     def _add_properties(self, message: Message, properties: Mapping[str, str]) -> None:
         """Add the properties to the message, unless its native encoding cannot be extended."""
         if message.native:
-            native = self._natives.get(message.origin)
+            native = NATIVES.get(message.origin)
             if native is None:
                 return
             message.native = native(message, properties)
