@@ -54,13 +54,13 @@ def test_notifies_ready_watchdog_and_stopping(tmp_path: Path, notify_socket: soc
 
 
 def test_nothing_is_sent_without_a_manager() -> None:
-    notifier = Notifier.from_environment({})
+    notifier = Notifier({})
     notifier.ready("serving")
     notifier.alive()
 
 
 def test_missing_notify_socket_is_ignored(tmp_path: Path, notify_socket: socket.socket) -> None:
-    notifier = Notifier(notify_socket.getsockname(), watchdog=True)
+    notifier = Notifier({"NOTIFY_SOCKET": notify_socket.getsockname(), "WATCHDOG_USEC": "1"})
     (tmp_path / "notify").unlink()
     notifier.ready("serving")
     notifier.alive()
@@ -82,7 +82,7 @@ def test_watchdog_detection(
     notify_socket: socket.socket, variables: dict[str, str], notified: bool
 ) -> None:
     environment = {"NOTIFY_SOCKET": notify_socket.getsockname(), "PATH": "/bin", **variables}
-    Notifier.from_environment(environment).alive()
+    Notifier(environment).alive()
     assert is_silent(notify_socket) != notified
     assert environment == {"PATH": "/bin"}
 
@@ -92,5 +92,5 @@ def test_abstract_socket_address() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind("\0" + name)
         listening.settimeout(60)
-        Notifier("@" + name).ready("here")
+        Notifier({"NOTIFY_SOCKET": "@" + name}).ready("here")
         assert receive_notification(listening) == {"READY": "1", "STATUS": "here"}

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from functools import partial
 from types import FrameType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import structlog
 import uvloop
@@ -110,7 +110,7 @@ class Server:
         self._started = self._maintained = time.monotonic()
         self._state: BrokerState = "starting"
         self._tracing: tracing.Tracing | None = None
-        self._notifier = Notifier.from_environment()
+        self._notifier = Notifier()
         self._space_level = SpaceLevel.ENOUGH
         self.lag = Histogram()
 
@@ -501,25 +501,18 @@ def warn_of_loss(report: Mapping[str, Any]) -> None:
 class Notifier:
     """Sender of notifications to the service manager. Errors of the socket are ignored."""
 
-    def __init__(self, address: str = "", watchdog: bool = False) -> None:
-        """Send to `address`: a socket's path, or "@" and an abstract name; "" sends nothing.
-
-        `watchdog` is True if systemd's watchdog waits for notifications.
-        """
-        self._address = "\0" + address[1:] if address.startswith("@") else address
-        self._watchdog = watchdog
-
-    @classmethod
-    def from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> Self:
-        """Return a notifier for the variables that systemd has set.
+    def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
+        """Use the variables that systemd has set; without them nothing is sent.
 
         Removes the variables, because child processes must not use them.
         """
         address = environment.pop("NOTIFY_SOCKET", "")
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        """Path of a socket, or NUL and an abstract name; "" if there is no service manager."""
         usec = environment.pop("WATCHDOG_USEC", "")
         pid = environment.pop("WATCHDOG_PID", "")
         is_addressee = not pid or pid == str(os.getpid())
-        return cls(address, is_addressee and usec.isdecimal() and int(usec) > 0)
+        self._watchdog = is_addressee and usec.isdecimal() and int(usec) > 0
 
     def ready(self, status: str) -> None:
         """Report that the broker has started. `status` is a sentence for the administrator."""
