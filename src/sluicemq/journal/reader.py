@@ -63,11 +63,11 @@ class ReadAhead:
 
     __slots__ = ("_data", "_next", "first")
 
-    def __init__(self, first: int, data: bytes) -> None:
-        """Use `data` of the segment `first`; it starts at a record."""
+    def __init__(self, first: int, data: memoryview, start: int) -> None:
+        """Use `data` of the segment `first`, in which a record starts at `start`."""
         self.first = first
-        self._data = memoryview(data)
-        self._next = 0
+        self._data = data
+        self._next = start
 
     def find(self, sequence: int) -> Record | None:
         """Return the record if it is in the buffer after the last one found, else None."""
@@ -119,16 +119,13 @@ class Lookup:
         in_order = last < sequence <= last + READ_AHEAD_GAP
         fd, offset, size = self._locate(segment, sequence)
         data = os.pread(fd, max(size + 7 & -8, READ_AHEAD_BYTES if in_order else 0), offset)
-        if in_order:
-            self._ahead = read_ahead = ReadAhead(segment.first, data)
-            record = read_ahead.find(sequence)
-            if record is not None:
-                return record
         view = memoryview(data)
         size = record_size(view, 0)
         if not size or sequence_at(view, 0) != sequence:
             path = segment_path(self._directory, segment.first)
             raise DamagedFile(path, offset, f"record {sequence} is not intact")
+        if in_order:
+            self._ahead = ReadAhead(segment.first, view, size + 7 & -8)
         return decode_record(view, 0, size)
 
     def head(self, segment: LiveSegment, sequence: int) -> Record:
