@@ -118,11 +118,11 @@ class DiskSpace:
         self._notify = notify
         self._waits_for_space = wait_for_space
         self._owner = threading.get_ident()
-        self._changed = threading.Condition()
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
         """Guards the fields below."""
         self.exhausted = False
         self._waiting = 0
-        self._closing = False
         self._free = self._size = 0
         self._reported = SpaceLevel.ENOUGH
         self._fd = -1
@@ -138,10 +138,8 @@ class DiskSpace:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if self._waits_for_space else 0)
         try:
             self._fd = os.open(path, flags, 0o640)
-        except FileNotFoundError:
-            return
         except OSError as error:
-            if error.errno not in NO_SPACE:
+            if error.errno not in (errno.ENOENT, *NO_SPACE):
                 raise
             return
         self._reserve_left = os.fstat(self._fd).st_size
@@ -195,7 +193,7 @@ class DiskSpace:
         self.report()
 
     def _update(self) -> None:
-        with self._changed:
+        with self._lock:
             if not self.low:
                 self.low = self._free < self._threshold
             elif not self.is_using_reserve and self._free >= self._resume_threshold:
@@ -203,7 +201,6 @@ class DiskSpace:
             if self.exhausted and not self._waiting:
                 floor = self._reserve_size // ESSENTIAL_SHARE
                 self.exhausted = max(self._free, self._reserve_left - floor) < RELEASE_BYTES
-            self._changed.notify_all()
 
     def state(self) -> SpaceReport:
         """Return the state at the last measurement."""
@@ -259,7 +256,7 @@ class DiskSpace:
     def _release(self, size: int, essential: bool) -> bool:
         """Shorten the reserve. Return False if nothing is left."""
         self.report_no_space()
-        with self._changed:
+        with self._lock:
             floor = 0 if essential else self._reserve_size // ESSENTIAL_SHARE
             released_bytes = min(max(size, RELEASE_BYTES), self._reserve_left - floor)
             if released_bytes <= 0:
@@ -276,24 +273,22 @@ class DiskSpace:
 
     def _wait(self) -> bool:
         """Wait RETRY_SECONDS for space. Return False if this thread must not wait."""
-        if not self._waits_for_space or threading.get_ident() == self._owner:
+        is_owner = threading.get_ident() == self._owner
+        if not self._waits_for_space or is_owner or self._closing.is_set():
             return False
-        with self._changed:
-            if self._closing:
-                return False
+        with self._lock:
             self._waiting += 1
             self.exhausted = True
         with suppress(RuntimeError):  # the owner's event loop is closed
             self._notify(self.report)
-        with self._changed:
-            if not self._closing:
-                self._changed.wait(RETRY_SECONDS)
+        self._closing.wait(RETRY_SECONDS)
+        with self._lock:
             self._waiting -= 1
         return True
 
     def restore_reserve(self) -> None:
         """Make the reserve whole, if there is space for it."""
-        with self._changed:
+        with self._lock:
             if self._fd < 0:
                 self._open_reserve()
             size = self._reserve_size
@@ -311,9 +306,7 @@ class DiskSpace:
 
     def close(self) -> None:
         """End all waiting: from now on, a write that finds no space fails."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
+        self._closing.set()
 
     def close_reserve(self) -> None:
         """Close the reserve after the last write."""
