@@ -57,28 +57,6 @@ class Compactor:
     snapshot_failed  True if there was no space for the last snapshot
     """
 
-    __slots__ = (
-        "_allowance",
-        "_capture",
-        "_directory",
-        "_finished",
-        "_idle_slots",
-        "_liveness",
-        "_lookup",
-        "_on_failure",
-        "_on_warning",
-        "_options",
-        "_own_bytes",
-        "_pending_moves",
-        "_position",
-        "_relocate",
-        "_reported_damage",
-        "_slots",
-        "_space",
-        "_writer",
-        "snapshot_failed",
-    )
-
     def __init__(
         self,
         directory: Path,
