@@ -133,8 +133,16 @@ def test_configuration_is_migrated(store: Store, migrate: Migrate) -> None:
 
 def test_port_without_logins_is_not_opened(store: Store, migrate: Migrate) -> None:
     report = migrate("phpmq", configuration(store, host="0.0.0.0"))
-    assert not_migrated(report) == [("listener", "servers/messagequeue/network: 0.0.0.0:9100")]
+    assert not_migrated(report) == [("listener", "port 9100 on 0.0.0.0")]
     assert 'url = "phpmq://127.0.0.1:9100"' in report["config"]["text"]
+    assert report["config"]["problems"] == []
+
+
+@pytest.mark.parametrize(("host", "address"), [("localhost", "localhost"), ("::1", "[::1]")])
+def test_loopback_address_is_kept(store: Store, migrate: Migrate, host: str, address: str) -> None:
+    report = migrate("phpmq", configuration(store, host=host))
+    assert not_migrated(report) == []
+    assert f'url = "phpmq://{address}:9100"' in report["config"]["text"]
     assert report["config"]["problems"] == []
 
 

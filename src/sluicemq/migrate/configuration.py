@@ -18,6 +18,7 @@ from sluicemq.migrate.plan import Plan
 from sluicemq.migrate.source_files import Damage
 from sluicemq.model.destination import differing
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.url import LOOPBACK, is_public
 from sluicemq.security.records import USERS_NAME, Database, UserRecord, UserStore, add_user
 from sluicemq.server.configuration_reference import value_text
 from sluicemq.server.loading import SECTIONS, load
@@ -48,8 +49,8 @@ _LEVELS: Final = {
 """Levels of the log, by the names that Open MQ, VibeMQ and PHPMQ have for them."""
 _PUBLIC: Final = (
     "no user is migrated, so anyone who reaches the port could read and publish everything. The "
-    "listener is bound to 127.0.0.1; add users (sluicemq users add) and change the address, or set "
-    "insecure_public = true"
+    f"listener is bound to {LOOPBACK}; add users (sluicemq users add) and change the address, or "
+    "set insecure_public = true. A protocol without logins, as PHPMQ's, needs the listener's `user`"
 )
 
 
@@ -136,13 +137,13 @@ class SourceSettings:
             else:
                 self.plan.settings[rule.target] = value, setting.name
 
-    def host(self, host: str, listener: str, requires_login: bool) -> str:
-        """Return the address that a listener is bound to: loopback unless clients have to log in
-        (`requires_login`), which is reported for `listener`."""
-        if requires_login or host in ("127.0.0.1", "localhost", "::1"):
-            return f"[{host}]" if ":" in host else host or "0.0.0.0"
-        self.plan.skip("listener", f"{listener} on {host or 'all addresses'}", _PUBLIC)
-        return "127.0.0.1"
+    def url(self, scheme: str, host: str, port: int | str) -> str:
+        """Return the URL of a listener. Without users of the plan, which log in, it is bound to
+        loopback, and another `host` is reported; "" = all addresses."""
+        if not self.plan.users and is_public(host):
+            self.plan.skip("listener", f"port {port} on {host or 'all addresses'}", _PUBLIC)
+            host = LOOPBACK
+        return f"{scheme}://{f'[{host}]' if ':' in host else host or '0.0.0.0'}:{port}"
 
     def report_unmigrated(self, reasons: Mapping[str, str]) -> None:
         """Report the settings that are left. `reasons` by the beginning of keys, the first of them

@@ -191,9 +191,6 @@ def _add_listener(settings: SourceSettings, server: str, listener_type: str) -> 
         plan.listen(f"{scheme}+unix://{path}", section, **options)
     elif listener_type in ("network", "tls"):
         host, port = settings.take("host", str, ""), settings.take("port", str, "")
-        if not host.startswith("127."):
-            plan.skip("listener", f"{section}: {host}:{port}", _PUBLIC)
-            host = "127.0.0.1"
         if listener_type == "tls":
             scheme += "+tls"
             settings.apply(_TLS)
@@ -202,17 +199,13 @@ def _add_listener(settings: SourceSettings, server: str, listener_type: str) -> 
                 options["client_certificate"] = "required"
             else:
                 options.pop("client_ca", None)
-        plan.listen(f"{scheme}://{host}:{port}", section, **options)
+        plan.listen(settings.url(scheme, host, port), section, **options)
     else:
         plan.skip("listener", section, "there is no such type of listener")
         return
     settings.report_unmigrated(_OPTIONS)
 
 
-_PUBLIC: Final = (
-    "PHPMQ has no logins, so anyone who reaches the port may read and publish everything. It is "
-    "bound to 127.0.0.1; change the address and set a `user` for it, or insecure_public = true"
-)
 _OPTIONS: Final = {
     "passphrase": "write it into a file of its own and name that with password_file",
 }

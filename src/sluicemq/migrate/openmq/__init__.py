@@ -136,7 +136,7 @@ def inspect_source(source: Path, ignore_lock: bool, skip_damaged: bool) -> Plan:
             "destinations before the migration, or publish the remaining messages again",
         )
     _read_access(settings, instance)
-    migrate_settings(settings, instance.name, requires_login=bool(plan.users))
+    migrate_settings(settings, instance.name)
     return plan
 
 
@@ -278,8 +278,8 @@ _KEYSTORE: Final = (
 )
 
 
-def migrate_settings(settings: SourceSettings, instance: str, requires_login: bool) -> None:
-    """Fill the plan's settings and listeners. `requires_login`: clients will have to log in."""
+def migrate_settings(settings: SourceSettings, instance: str) -> None:
+    """Fill the plan's settings and listeners. The plan has the users already."""
     plan = settings.plan
     name = settings.take("imq.instancename", str, instance)
     if name.isascii() and name.isprintable() and " " not in name and name:
@@ -295,11 +295,11 @@ def migrate_settings(settings: SourceSettings, instance: str, requires_login: bo
         max_consumers=max_consumers,
         dead_letter_queue=DEAD_MESSAGES.name if settings.defaults.get("dead_letter", True) else "",
     )
-    _add_listeners(settings, requires_login)
+    _add_listeners(settings)
     settings.report_unmigrated(_REASONS)
 
 
-def _add_listeners(settings: SourceSettings, requires_login: bool) -> None:
+def _add_listeners(settings: SourceSettings) -> None:
     plan = settings.plan
     port = settings.take("imq.portmapper.port", number, PORT)
     service = settings.take("imq.jms.tcp.port", number, 0)
@@ -307,11 +307,11 @@ def _add_listeners(settings: SourceSettings, requires_login: bool) -> None:
     mapper_host = settings.take("imq.portmapper.hostname", str, default_host)
     service_host = settings.take("imq.jms.tcp.hostname", str, default_host)
     options = settings.options
-    mapper = f"jmq://{settings.host(mapper_host, f'port {port}', requires_login)}:{port}"
+    mapper = settings.url("jmq", mapper_host, port)
     if service > 0:
         plan.listen(mapper, "imq.portmapper.port", **options, services="portmapper")
-        host = settings.host(service_host, f"port {service}", requires_login)
-        plan.listen(f"jmq://{host}:{service}", "imq.jms.tcp.port", **options, services="jms")
+        url = settings.url("jmq", service_host, service)
+        plan.listen(url, "imq.jms.tcp.port", **options, services="jms")
     else:
         plan.listen(mapper, "imq.portmapper.port", **options)
     active = [

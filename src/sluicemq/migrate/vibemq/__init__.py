@@ -442,9 +442,8 @@ def migrate_settings(settings: SourceSettings, directory: Path) -> None:
                 "set client_ca to the certificate authority that is trusted, and "
                 "client_certificate = required",
             )
-    host = settings.host("", f"port {port}", requires_login=bool(plan.users))
-    scheme = "vibemq+tls" if tls else "vibemq"
-    plan.listen(f"{scheme}://{host}:{port}", "VibeMQ:Port", **settings.options)
+    url = settings.url("vibemq+tls" if tls else "vibemq", "", port)
+    plan.listen(url, "VibeMQ:Port", **settings.options)
     settings.report_unmigrated(_REASONS)
 
 
