@@ -14,15 +14,15 @@ fails.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
@@ -47,11 +47,12 @@ from sluicemq.cli.console import (
     out,
 )
 from sluicemq.cli.local import LocalBroker
+from sluicemq.cli.send_receive import connect as connect_queue
 from sluicemq.cli.send_receive import open_client
 from sluicemq.clients.blocking import BlockingClient, connect
 from sluicemq.journal.files import JOURNAL_NAME
 from sluicemq.journal.inspect import check
-from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost, RequestTimeout
+from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost
 from sluicemq.model.url import Url
 
 app = typer.Typer()
@@ -246,7 +247,6 @@ BACKLOG: Final = 500
 ACKED: Final = 120
 FLOOD: Final = 50_000
 PAYMENTS: Final = [b"payment %d" % number for number in range(BACKLOG)]
-PRICES: Final = 100
 MESSAGE_TIMEOUT: Final = 10.0
 """Timeout for each message, in seconds."""
 
@@ -316,12 +316,21 @@ class Demonstration:
         """Run every step. Raises StepFailed, ClientError."""
         steps: list[tuple[str, Callable[[], str]]] = [
             ("start a broker", self._start),
-            (f"{ORDERS} messages from msglite to PHPMQ", self._msglite_to_phpmq),
-            (f"{ORDERS} messages from PHPMQ to msglite", self._phpmq_to_msglite),
+            (
+                f"{ORDERS} messages from msglite to PHPMQ",
+                partial(self._cross, "msglite", "phpmq", "orders"),
+            ),
+            (
+                f"{ORDERS} messages from PHPMQ to msglite",
+                partial(self._cross, "phpmq", "msglite", "invoices"),
+            ),
             ("msglite: a query, answered by a worker", self._query),
             ("PHPMQ: a message is given up", self._dead_letter),
             ("JMS: a transaction, rolled back and committed, read by PHPMQ", self._jms),
-            (f"{PRICES} messages from VibeMQ to JMS", self._vibemq_to_jms),
+            (
+                f"{ORDERS} messages from VibeMQ to JMS",
+                partial(self._cross, "vibemq", "jmq", "prices"),
+            ),
             (f"PHPMQ: {BACKLOG} messages, {ACKED} acknowledged, kill -9", self._backlog_and_kill),
             ("start again on the same journal", self._restart),
             ("PHPMQ: consume what is left", self._consume_rest),
@@ -370,24 +379,11 @@ class Demonstration:
         names = {"msglite": "msglite", "PHPMQ": "phpmq", "VibeMQ": "vibemq", "JMS": "jmq"}
         return ", ".join(f"{name} on {self._broker.port(key)}" for name, key in names.items())
 
-    def _msglite_to_phpmq(self) -> str:
-        bodies = [b"order %d" % number for number in range(ORDERS)]
-        with self._connect("msglite") as sender, self._connect("phpmq") as consumer:
-            consumer.subscribe("orders", window=50)
-            for body in bodies:
-                sender.send("orders", body, timeout=60)
-            _receive(consumer, bodies)
+    def _cross(self, sender: str, receiver: str, queue: str) -> str:
+        bodies = [b'{"number":%d}' % number for number in range(ORDERS)]
+        self._send(sender, queue, bodies)
+        self._receive(receiver, queue, bodies)
         return "all, in order, acknowledged"
-
-    def _phpmq_to_msglite(self) -> str:
-        bodies = [b"invoice %d" % number for number in range(ORDERS)]
-        with self._connect("phpmq") as sender, self._connect("msglite") as receiver:
-            for body in bodies:
-                sender.send("invoices", body)
-            for body in bodies:
-                message = receiver.ready("invoices", timeout=int(MESSAGE_TIMEOUT))
-                _expect(message.body if message else None, body)
-        return "all, in order"
 
     def _query(self) -> str:
         def work() -> None:
@@ -409,44 +405,26 @@ class Demonstration:
             client.send("letters", b"cannot be read")
             client.subscribe("letters", 1)
             client.receive(MESSAGE_TIMEOUT).dead_letter()
-            client.subscribe("letters.dlq", 1)
-            _receive(client, [b"cannot be read"])
+        self._receive("phpmq", "letters.dlq", [b"cannot be read"])
         return "found in its dead-letter queue"
 
     def _jms(self) -> str:
-        with self._connect("jmq") as client, self._connect("phpmq") as consumer:
+        with self._connect("jmq") as client:
             session = client.session(transacted=True)
             producer = session.producer("shipments")
             producer.send("not to be shipped")
             session.rollback()
             producer.send({"order": 7, "weight": 2.5}, properties={"urgent": True})
             session.commit()
-            consumer.subscribe("shipments", 2)
-            _receive(consumer, [b'{"order":7,"weight":2.5}'])
+        self._receive("phpmq", "shipments", [b'{"order":7,"weight":2.5}'])
         return "only the committed message, a MapMessage as JSON"
 
-    def _vibemq_to_jms(self) -> str:
-        with self._connect("vibemq") as sender, self._connect("jmq") as client:
-            consumer = client.session().consumer("prices")
-            for number in range(PRICES):
-                sender.publish("prices", {"article": number, "price": number / 4})
-            for number in range(PRICES):
-                message = consumer.receive(MESSAGE_TIMEOUT)
-                _expect(json.loads(str(message.body))["article"], number)
-        return "all, in order, as JSON text"
-
     def _backlog_and_kill(self) -> str:
-        with self._connect("phpmq") as client:
-            for body in PAYMENTS:
-                client.send("payments", body)
-            client.subscribe("payments", 200)
-            _receive(client, PAYMENTS[:ACKED])
+        self._send("phpmq", "payments", PAYMENTS)
+        self._receive("phpmq", "payments", PAYMENTS[:ACKED])
         self._wait_until_left("payments", BACKLOG - ACKED)
-        # a message of its own that is written to the journal after the acknowledgements
-        with self._connect("phpmq") as client:
-            client.send("fence", b"")
-            client.subscribe("fence", 1)
-            client.receive(MESSAGE_TIMEOUT)
+        # it is written to the journal after the acknowledgements
+        self._send("phpmq", "fence", [b"confirmed"])
         self._broker.kill()
         return "the broker is gone"
 
@@ -455,19 +433,13 @@ class Demonstration:
         return f"serves after {self._broker.start_seconds * 1000:.0f} ms"
 
     def _consume_rest(self) -> str:
-        with self._connect("phpmq") as client:
-            client.subscribe("payments", 100)
-            _receive(client, PAYMENTS[ACKED:])
-            with suppress(RequestTimeout):
-                surplus = client.receive(0.3)
-                raise StepFailed(
-                    f"received {surplus.body!r} although all messages had been consumed"
-                )
+        self._receive("phpmq", "payments", PAYMENTS[ACKED:])
+        with connect_queue(self._url("phpmq", "payments"), MESSAGE_TIMEOUT) as client:
+            _expect(client.receive(0.3, 1), [])
         return f"{BACKLOG - ACKED}: none lost, none twice, in order"
 
     def _flood(self) -> str:
-        target = Url("phpmq", port=self._broker.port("phpmq"), queue="bench")
-        result = asyncio.run(transfer(target, 1024, messages=FLOOD))
+        result = asyncio.run(transfer(self._url("phpmq", "bench"), 1024, messages=FLOOD))
         return f"{result.messages / result.seconds:,.0f}/s, sent to acknowledged"
 
     def _check(self) -> str:
@@ -496,7 +468,7 @@ class Demonstration:
         traffic = self._lake.gold.read(self._session).groupBy("destination")
         sums = traffic.sum("published", "acknowledged").collect()
         counts = {row[0]: (row[1], row[2]) for row in sums}
-        sent = {"orders": ORDERS, "payments": BACKLOG, "prices": PRICES, "bench": FLOOD}
+        sent = {"orders": ORDERS, "payments": BACKLOG, "prices": ORDERS, "bench": FLOOD}
         for destination, count in sent.items():
             _expect(counts.get(destination), (count, count))
         messages = self._lake.silver.read(self._session).groupBy("state").count().collect()
@@ -514,8 +486,26 @@ class Demonstration:
 
     # --- helpers -----------------------------------------------------------------------------
 
+    def _url(self, protocol: str, queue: str = "") -> Url:
+        return Url(protocol, port=self._broker.port(protocol), queue=queue)
+
     def _connect(self, protocol: str) -> BlockingClient:
-        return connect(f"{protocol}://127.0.0.1:{self._broker.port(protocol)}")
+        return connect(self._url(protocol).format())
+
+    def _send(self, protocol: str, queue: str, bodies: list[bytes]) -> None:
+        """Send messages, and wait until the broker has accepted them."""
+        with connect_queue(self._url(protocol, queue), MESSAGE_TIMEOUT) as client:
+            client.send(bodies, 0)
+            client.confirm()
+
+    def _receive(self, protocol: str, queue: str, bodies: list[bytes]) -> None:
+        """Receive and acknowledge messages with these bodies."""
+        url = self._url(protocol, queue)
+        with connect_queue(url, MESSAGE_TIMEOUT, len(bodies)) as client:
+            for body in bodies:
+                messages = client.receive(MESSAGE_TIMEOUT, 1)
+                _expect([message.body for message in messages], [body])
+                client.acknowledge(messages)
 
     def _wait_until_left(self, queue: str, count: int) -> None:
         """Wait until a queue has so many ready and unacked messages."""
@@ -528,14 +518,6 @@ class Demonstration:
             if time.monotonic() > end:
                 raise StepFailed(f"timed out after {MESSAGE_TIMEOUT:g} s")
             time.sleep(0.01)
-
-
-def _receive(consumer: BlockingClient, bodies: Iterable[bytes]) -> None:
-    """Receive and acknowledge messages with these bodies."""
-    for body in bodies:
-        message = consumer.receive(MESSAGE_TIMEOUT)
-        _expect(message.body, body)
-        message.ack()
 
 
 def _expect(actual: object, expected: object) -> None:
