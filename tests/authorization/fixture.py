@@ -27,6 +27,7 @@ from sluicemq.server.listener_settings import Listener
 from tests.authorization.matrix import SECRET, Actor
 from tests.protocols.jmq import harness as jmq
 from tests.support.api import ApiFixture
+from tests.support.offload import idle_offload
 from tests.support.sessions import RecordedTransport, SessionPeer
 
 QUEUE: Final = "own.queue"
@@ -217,7 +218,9 @@ class BrokerFixture(jmq.Harness):
         transport = self.transport()
         access = self.open_without_login(transport, "msglite", Actor.OWNER)
         peer = SessionPeer(
-            self, transport, MsgliteSession(transport, self.broker, self.replies, access=access)
+            self,
+            transport,
+            MsgliteSession(transport, self.broker, self.replies, idle_offload(), access=access),
         )
         self.owner_transports.append(transport)
         peer.send_bytes(f"? 1 9 {QUEUE}\r\nx\r\n".encode())

@@ -37,6 +37,7 @@ from tests.authorization.matrix import (
     parametrize_cells,
 )
 from tests.support.broker import purge
+from tests.support.offload import idle_offload
 from tests.support.sessions import RecordedTransport, SessionPeer
 
 RAW: Final = QUEUE.encode()
@@ -83,7 +84,7 @@ class PlainCell(Cell):
         if self.protocol == "phpmq-maintenance":
             return MaintenanceSession(transport, broker, FixedProcess(), access=access)
         if self.protocol == "msglite":
-            return MsgliteSession(transport, broker, replies, access=access)
+            return MsgliteSession(transport, broker, replies, idle_offload(), access=access)
         return GatewaySession(transport, broker, replies, access=access, address=QUEUE)
 
     def issue(self, data: bytes, error: bytes = b"") -> None:

@@ -35,7 +35,7 @@ from sluicemq.server.input_budget import InputBudget
 from sluicemq.server.session_factories import AutoSession
 from tests.protocols.jmq.raw import basic
 from tests.server.test_connection import FakeEventLoopBatch, SocketTransport
-from tests.support.offload import idle_large_deliveries
+from tests.support.offload import idle_large_deliveries, idle_offload
 
 ACCESS: Final = Access(EVERYBODY)
 REPLIES: Final = ReplyAddresses(1)
@@ -176,7 +176,7 @@ CASES: Final[dict[str, tuple[Callable[[Transport, ServerFixture], Session], tupl
         (b"monitor\n", b"help\n", b"sho"),
     ),
     "msglite": (
-        lambda transport, server: MsgliteSession(transport, server.broker, REPLIES),
+        lambda transport, server: MsgliteSession(transport, server.broker, REPLIES, idle_offload()),
         (b"? 1 5 q\r\nx\r\n", b"< 5 a b\r\n", b"> 9999 1 q\r\nxxx"),
     ),
     "gateway": (
@@ -220,7 +220,7 @@ CASES: Final[dict[str, tuple[Callable[[Transport, ServerFixture], Session], tupl
         (encode_send(b"q", b"x"), b"H0100102P01x" + bytes(5000)),
     ),
     "msglite, bad input": (
-        lambda transport, server: MsgliteSession(transport, server.broker, REPLIES),
+        lambda transport, server: MsgliteSession(transport, server.broker, REPLIES, idle_offload()),
         (b"> x y z\r\n" + bytes(5000),),
     ),
     "gateway, bad input": (

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from sluicemq.protocols.offload import Offload
 from sluicemq.protocols.transport import Transport
-from sluicemq.protocols.vibemq.large import LargeDeliveries, Offload
+from sluicemq.protocols.vibemq.large import LargeDeliveries
 
 
 class ManualBackground:

@@ -14,7 +14,7 @@ from sluicemq.security.access import OPEN, Access
 from tests.protocols.msglite.harness import Peer as MsglitePeer
 from tests.protocols.phpmq.harness import Peer as PhpmqPeer
 from tests.protocols.vibemq.harness import Peer as VibemqPeer
-from tests.support.offload import idle_large_deliveries
+from tests.support.offload import idle_large_deliveries, idle_offload
 from tests.support.sessions import RecordedTransport, SessionHarness
 
 TEMPORARY = Address(Kind.QUEUE, "temporary_destination://queue/127.0.0.1/4711/1")
@@ -35,7 +35,9 @@ class Harness(SessionHarness):
 
     def msglite(self, access: Access = OPEN) -> MsglitePeer:
         transport = RecordedTransport(self)
-        session = MsgliteSession(transport, self.broker, self.replies, access=access)
+        session = MsgliteSession(
+            transport, self.broker, self.replies, idle_offload(), access=access
+        )
         return MsglitePeer(self, transport, session)
 
     def vibemq(self, access: Access | None = None) -> VibemqPeer:

@@ -35,7 +35,7 @@ from sluicemq.model.engine_options import EngineOptions
 from sluicemq.model.errors import JournalError, SluiceError
 from sluicemq.model.histogram import Histogram
 from sluicemq.protocols.jmq.destinations import Metrics
-from sluicemq.protocols.vibemq.large import MAX_RUNNING_JOBS, Offload
+from sluicemq.protocols.offload import MAX_RUNNING_JOBS, Offload
 from sluicemq.security.authenticator import Authenticator
 from sluicemq.security.user_service import UserService
 from sluicemq.server import tracing

@@ -33,6 +33,7 @@ from sluicemq.protocols.jmq.wire import Service, encode_services
 from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
 from sluicemq.protocols.msglite.wire import Limits as MsgliteLimits
+from sluicemq.protocols.offload import Offload
 from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
 from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.phpmq.wire import Limits as PhpmqLimits
@@ -48,7 +49,7 @@ from sluicemq.protocols.transport import (
 )
 from sluicemq.protocols.vibemq.compression import SUPPORTED
 from sluicemq.protocols.vibemq.connection import SessionOptions as VibemqOptions
-from sluicemq.protocols.vibemq.large import LargeDeliveries, Offload
+from sluicemq.protocols.vibemq.large import LargeDeliveries
 from sluicemq.protocols.vibemq.queues import Mode, Strategy, WrittenOptions, protocol_name
 from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.protocols.vibemq.wire import MAX_BODY
@@ -340,10 +341,10 @@ class SessionFactories:
             transport,
             self._broker,
             self._replies,
+            self._large.offload,
             access=self._guest_access(options, transport, refused),
             durability=_durability(options, Durability.NONE),
             limits=MsgliteLimits(line=options.max_header_bytes, body=options.max_frame_bytes),
-            offload=self._large.offload,
         )
 
     def _gateway(self, options: Listener, transport: Transport, refused: bool) -> Session:

@@ -7,8 +7,8 @@ from sluicemq.model.message import Durability
 from sluicemq.protocols.msglite import wire
 from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
+from sluicemq.protocols.offload import Offload
 from sluicemq.protocols.transport import Transport
-from sluicemq.protocols.vibemq.large import Offload
 from sluicemq.security.access import OPEN, Access
 from tests.support.offload import Budget, ManualBackground
 from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
@@ -22,7 +22,7 @@ class Harness(SessionHarness):
         self.offload = Offload(self.background, Budget())
 
     def open(self, transport: Transport) -> MsgliteSession:
-        return MsgliteSession(transport, self.broker, self.replies)
+        return MsgliteSession(transport, self.broker, self.replies, self.offload)
 
     def connect(
         self,
@@ -35,10 +35,10 @@ class Harness(SessionHarness):
             transport,
             self.broker,
             self.replies,
+            self.offload,
             access=access,
             durability=durability,
             limits=limits,
-            offload=self.offload,
         )
         return Peer(self, transport, session)
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from sluicemq.broker import Destination, EngineSettings
 from sluicemq.model.access import EVERYBODY
+from sluicemq.protocols.offload import Offload
 from sluicemq.protocols.transport import Transport
 from sluicemq.protocols.vibemq import queues, wire
 from sluicemq.protocols.vibemq.connection import SessionOptions
-from sluicemq.protocols.vibemq.large import LargeDeliveries, Offload
+from sluicemq.protocols.vibemq.large import LargeDeliveries
 from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.protocols.vibemq.wire import Decoder, Frame
 from sluicemq.security.access import Access

@@ -16,10 +16,11 @@ from sluicemq.protocols.jmq import wire as jmq_wire
 from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.mapping import message_of
 from sluicemq.protocols.jmq.packets import PacketType, Q, Z
+from sluicemq.protocols.offload import MAX_RUNNING_JOBS
 from sluicemq.protocols.vibemq import consumers, mapping, wire
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.connection import SessionOptions
-from sluicemq.protocols.vibemq.large import MAX_RUNNING_JOBS, LargeKey, encode_large
+from sluicemq.protocols.vibemq.large import LargeKey, encode_large
 from sluicemq.protocols.vibemq.session import MAX_UNPACKED_BYTES
 from sluicemq.protocols.vibemq.wire import Decoder, Frame, Limits
 from tests.protocols.vibemq.harness import Harness, Peer

@@ -29,9 +29,9 @@ from sluicemq.clients.requests import Confirmations, Receiver, RequestTransport
 from sluicemq.clients.vibemq import commands
 from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost
 from sluicemq.model.url import parse_hosts
+from sluicemq.protocols.offload import LARGE
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
-from sluicemq.protocols.vibemq.large import LARGE
 from sluicemq.protocols.vibemq.wire import Decoder, Frame
 
 DEFAULT_PORT: Final = 2925

@@ -26,9 +26,8 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window
 from sluicemq.model.access import Operation
@@ -63,8 +62,9 @@ from sluicemq.protocols.msglite.wire import (
     encode_message,
     message_head,
 )
+from sluicemq.protocols.offload import LARGE, Offload, OffloadedJob
 from sluicemq.protocols.transcoding import conversion_work, expanded_size
-from sluicemq.protocols.transport import Alarm, Job, Login, SessionInfo, Transport
+from sluicemq.protocols.transport import Alarm, Login, SessionInfo, Transport
 from sluicemq.security.access import OPEN, Access
 
 WAITING: Final = 1
@@ -89,8 +89,6 @@ _MAX_ALARM: Final = 86_400.0
 """Seconds. Event loops limit timers, the protocol does not limit timeouts: the session sets a timer
 that fires early again."""
 _SMALL_BODY: Final = 4096
-_LARGE: Final = 256 * 1024
-"""Work of converting a body (`conversion_work`) above which another thread converts it."""
 
 _RANDOM_BYTES: Final = 12
 """Size of the unpredictable part of a reply address."""
@@ -126,19 +124,6 @@ class ReplyAddresses:
         return broker.destinations.declare(Address(Kind.QUEUE, name), owner=owner, creator=creator)
 
 
-class WorkerThreads(Protocol):
-    """Worker threads, with a limit of the memory that their jobs need."""
-
-    def submit(
-        self,
-        work: Callable[[], bytes],
-        callback: Callable[[bytes | Exception], None],
-        size: int,
-    ) -> Job:
-        """Call `work`, which needs up to `size` bytes, in a thread, then `callback` on the event
-        loop."""
-
-
 class MsgliteSession:
     """msglite session of one connection. Implements `sluicemq.protocols.transport.Session`."""
 
@@ -171,15 +156,14 @@ class MsgliteSession:
         transport: Transport,
         broker: Broker,
         replies: ReplyAddresses,
+        offload: Offload,
         *,
         access: Access = OPEN,
         durability: Durability = Durability.NONE,
         limits: Limits | None = None,
-        offload: WorkerThreads | None = None,
     ) -> None:
         """`replies` is shared by all sessions of the broker. `durability` applies to published
-        messages: the protocol leaves it open, and the original broker keeps messages in memory.
-        Without an `offload` all bodies are converted on the event loop."""
+        messages: the protocol leaves it open, and the original broker keeps messages in memory."""
         assert access.guest is not None  # the protocol has no logins
         self._transport = transport
         self._broker = broker
@@ -206,7 +190,7 @@ class MsgliteSession:
         self._unsent = 0
         self._sent = SentDeliveries(broker, refill=False)
         self._offload = offload
-        self._conversion: Job | None = None
+        self._conversion: OffloadedJob | None = None
 
     # --- from the connection -----------------------------------------------------------------
 
@@ -498,8 +482,7 @@ class MsgliteSession:
                 body = message.body
             elif (
                 message.origin is _JMQ
-                and self._offload is not None
-                and (work := conversion_work(message)) > _LARGE
+                and (work := conversion_work(message)) > LARGE
                 and work > len(message.body)
             ):
                 self._wait_reasons ^= WAITING | CONVERTING

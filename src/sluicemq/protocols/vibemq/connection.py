@@ -34,8 +34,9 @@ from sluicemq.model.errors import (
 )
 from sluicemq.model.message import Durability
 from sluicemq.protocols.channel import Channel, Publisher, cache_target
+from sluicemq.protocols.offload import LARGE
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
-from sluicemq.protocols.vibemq.large import LARGE, LargeDeliveries, LargeFrame
+from sluicemq.protocols.vibemq.large import LargeDeliveries, LargeFrame
 from sluicemq.protocols.vibemq.mapping import (
     MAX_QUEUE_NAME,
     check_headers,

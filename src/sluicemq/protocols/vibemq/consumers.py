@@ -65,11 +65,12 @@ from sluicemq.protocols.channel import (
     SentDeliveries,
     Unacked,
 )
+from sluicemq.protocols.offload import LARGE
 from sluicemq.protocols.transcoding import conversion_work, expanded_size
 from sluicemq.protocols.transport import Alarm
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.connection import VibemqConnection
-from sluicemq.protocols.vibemq.large import LARGE, LargeKey, encode_large
+from sluicemq.protocols.vibemq.large import LargeKey, encode_large
 from sluicemq.protocols.vibemq.mapping import to_deliver, wire_id
 from sluicemq.protocols.vibemq.queues import find
 from sluicemq.protocols.vibemq.wire import HEADER_SIZE, MAX_BODY, compressed

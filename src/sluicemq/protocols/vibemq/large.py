@@ -1,9 +1,5 @@
-"""Large frames: worker threads unpack, check, encode and compress them.
-
-A broker has one `Offload`. It runs few jobs at a time, in the order of submission, because each may
-need twice the largest unpacked frame: 105 bytes of Brotli can unpack to 64 MiB. That memory is
-reserved before a job starts. A job waits while other connections' input takes the memory; one job
-can always run, so that waiting ends.
+"""Large frames: worker threads (`Offload`) unpack, check, encode and compress them. Each job may
+need twice the largest unpacked frame: 105 bytes of Brotli can unpack to 64 MiB.
 
 Received frames are read by `read_large`. The frames of large messages are encoded and compressed
 once for all connections of a broker: all consumers of a destination with the same compression get
@@ -13,15 +9,14 @@ frames are cached.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple
 
-from sluicemq.model.errors import FrameTooLarge, ProtocolError, without_traceback
+from sluicemq.model.errors import FrameTooLarge, ProtocolError
 from sluicemq.model.message import Message
-from sluicemq.protocols.transport import Background
+from sluicemq.protocols.offload import LARGE, Offload
 from sluicemq.protocols.vibemq.compression import Compression, Unpacker
 from sluicemq.protocols.vibemq.mapping import (
     check_payload_in_chunks,
@@ -39,103 +34,10 @@ from sluicemq.protocols.vibemq.wire import (
     compressed,
 )
 
-LARGE: Final = 256 * 1024
-"""Size of a body, in bytes, above which another thread unpacks, checks and compresses it."""
-MAX_RUNNING_JOBS: Final = 2
-"""Maximum number of running jobs."""
 MAX_CACHE_BYTES: Final = 16 << 20
 """Size of the cache of frames, in bytes."""
 _ENTRY_OVERHEAD: Final = 512
 """Bytes that a cached frame takes in addition; also those of a message that cannot be sent."""
-
-Result = TypeVar("Result")
-
-
-class Memory(Protocol):
-    """Memory budget of unpacked frames."""
-
-    def reserve(self, size: int) -> bool:
-        """Reserve `size` bytes. Return False if the budget is exceeded and others have reserved."""
-
-    def unreserve(self, size: int) -> None:
-        """Release `size` reserved bytes."""
-
-
-@dataclass(slots=True, eq=False)
-class OffloadedJob:
-    """Submitted job. Created by `Offload.submit`.
-
-    work      function to call in another thread; None once the job has ended
-    callback  function to call with the result; None once the job has ended or is cancelled
-    size      bytes of memory that it needs at most
-    """
-
-    work: Callable[[], Any] | None
-    callback: Callable[[Any], None] | None
-    size: int
-
-    def cancel(self) -> None:
-        """Do not report the result, and do not start the job if it has not started."""
-        self.work = self.callback = None
-
-    def run(self) -> object:
-        """Return the result or the exception of the work. Called in another thread."""
-        work = self.work
-        try:
-            return None if work is None else work()
-        except Exception as error:
-            return without_traceback(error)
-
-
-class Offload:
-    """Runs jobs in worker threads. All methods are called on the event loop."""
-
-    __slots__ = ("_background", "_memory", "_running", "_waiting")
-
-    def __init__(self, background: Background, memory: Memory) -> None:
-        self._background = background
-        self._memory = memory
-        self._waiting: deque[OffloadedJob] = deque()
-        self._running = 0
-
-    def submit(
-        self,
-        work: Callable[[], Result],
-        callback: Callable[[Result | Exception], None],
-        size: int,
-    ) -> OffloadedJob:
-        """Call `work` in another thread, then `callback` on the event loop.
-
-        `callback` gets the result, or the exception that `work` raised. `size`: bytes of memory
-        that it needs at most.
-        """
-        job = OffloadedJob(work, callback, size)
-        self._waiting.append(job)
-        self._start_jobs()
-        return job
-
-    def _start_jobs(self) -> None:
-        while self._waiting and self._running < MAX_RUNNING_JOBS:
-            job = self._waiting[0]
-            if job.work is None:
-                self._waiting.popleft()
-                continue
-            if not self._memory.reserve(job.size):
-                return
-            self._waiting.popleft()
-            self._running += 1
-            self._background.submit(job.run, partial(self._end, job))
-
-    def _end(self, job: OffloadedJob, result: object) -> None:
-        self._running -= 1
-        callback = job.callback
-        job.cancel()
-        try:
-            if callback is not None:
-                callback(result)
-        finally:
-            self._memory.unreserve(job.size)
-            self._start_jobs()
 
 
 # --- received frames -----------------------------------------------------------------------------

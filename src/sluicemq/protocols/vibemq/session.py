@@ -43,6 +43,7 @@ from sluicemq.model.errors import (
     TooManyFailures,
 )
 from sluicemq.protocols.channel import CONGESTED, MAX_UNREAD, Channel, LoginCheck
+from sluicemq.protocols.offload import LARGE, OffloadedJob
 from sluicemq.protocols.transport import Alarm, Login, SessionInfo, Transport
 from sluicemq.protocols.vibemq.commands import COMMANDS
 from sluicemq.protocols.vibemq.compression import Compression, Unpacker, negotiate
@@ -53,13 +54,7 @@ from sluicemq.protocols.vibemq.connection import (
     check_queue_name,
 )
 from sluicemq.protocols.vibemq.consumers import Subscriber, Subscriptions
-from sluicemq.protocols.vibemq.large import (
-    LARGE,
-    LargeDeliveries,
-    LargeFrame,
-    OffloadedJob,
-    read_large,
-)
+from sluicemq.protocols.vibemq.large import LargeDeliveries, LargeFrame, read_large
 from sluicemq.protocols.vibemq.wire import (
     ACK,
     ADMIN,
