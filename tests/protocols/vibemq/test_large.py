@@ -9,7 +9,8 @@ from base64 import b64encode
 
 import pytest
 
-from sluicemq.model.destination import DestinationSettings
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import UNCOMPRESSED_SIZE, BodyKind, Message, Origin
 from sluicemq.protocols import java
 from sluicemq.protocols.jmq import wire as jmq_wire
@@ -455,6 +456,14 @@ def test_message_with_more_headers_than_a_frame_can_have_is_dead_lettered(
     harness.run_until_idle()
     assert peer.frames() == []
     assert harness.bodies("q.dlq") == [b"x"]
+
+
+def test_message_whose_stored_headers_are_damaged_is_not_taken_for_too_large() -> None:
+    message = Message(Address(Kind.QUEUE, "q"), b"1", BodyKind.JSON, Origin.VIBEMQ)
+    message.properties = {"deadLetterReason": "expired"}
+    message.native = b"\0\1\0\5tr"
+    with pytest.raises(ProtocolError, match="ends within"):
+        encode_large(message, b"id", LargeKey(1, b"q", 1, Compression.NONE), 0)
 
 
 def test_dead_letter_that_no_consumer_can_take_stays(harness: Harness) -> None:

@@ -95,13 +95,15 @@ def encode_large(message: Message, identity: bytes, key: LargeKey, threshold: in
     )
     limit = MAX_BODY if key.compression is Compression.NONE else MAX_UNPACKED
     try:
-        return compressed(frame(limit=limit), key.compression, threshold)
+        plain = frame(limit=limit)
+    except FrameTooLarge:  # more properties than a frame can have headers
+        return b""
+    try:
+        return compressed(plain, key.compression, threshold)
     except FrameTooLarge:
         # without the additions that a frame at the limit omits
         plain = frame(limit=MAX_BODY)
         return plain if len(plain) <= MAX_BODY + HEADER_SIZE else b""
-    except ProtocolError:  # more properties than a frame can have headers
-        return b""
 
 
 EncodedCallback = Callable[[LargeKey, bytes | Exception], None]

@@ -142,8 +142,8 @@ def encode(frame: Frame, *, trailer: bool = True, limit: int = MAX_BODY) -> byte
              `limit`
     limit    maximum size of the body, in bytes
 
-    Raises FrameTooLarge beyond `limit`, and ProtocolError if the id is absent or a string has
-    more than 65,535 bytes.
+    Raises FrameTooLarge beyond `limit` and for more than 65,535 headers, and ProtocolError if the
+    id is absent or a string has more than 65,535 bytes.
     """
     identity = _encode_string(frame.id)
     if len(identity) == 2:
@@ -171,7 +171,7 @@ def encode(frame: Frame, *, trailer: bool = True, limit: int = MAX_BODY) -> byte
 def encode_headers(headers: Mapping[str, str]) -> bytes:
     """Encode headers with their count. Headers without key or value are omitted.
 
-    Raises ProtocolError if there are more than 65,535, or one is too long.
+    Raises FrameTooLarge if there are more than 65,535, and ProtocolError if one is too long.
     """
     if not headers:
         return b"\0\0"
@@ -182,7 +182,7 @@ def encode_headers(headers: Mapping[str, str]) -> bytes:
             parts.append(_encode_string(value))
     count = len(parts) // 2
     if count > MAX_STRING:
-        raise ProtocolError(f"{count} headers are too many for a frame")
+        raise FrameTooLarge(f"{count} headers are too many for a frame")
     parts[0] = _u16.pack(count)
     return b"".join(parts)
 
