@@ -28,7 +28,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -189,9 +189,9 @@ def queue_info(connection: VibemqConnection, frame: Frame) -> None:
 
 
 def list_queues(connection: VibemqConnection, frame: Frame) -> bytes | None:
-    """Answer with the names of the queues that the user may see, as `_send_list`."""
+    """Answer with the names of the queues that the user may see, as `send_list`."""
     visible_names = filter(connection.channel.identity.sees, queues.names(connection.broker))
-    return _send_list(connection, frame, list(visible_names))
+    return connection.send_list(frame, list(visible_names))
 
 
 # --- users ---------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ _read: Final = msgspec.json.Decoder(CommandPayload).decode
 
 
 def administer(connection: VibemqConnection, frame: Frame) -> bytes | None:
-    """Process a user management command, which is answered now or later; lists as by `_send_list`.
+    """Process a user management command, which is answered now or later; lists as by `send_list`.
 
     The checks and their order are the original's, so that a request with several errors gets the
     same response.
@@ -262,7 +262,7 @@ def administer(connection: VibemqConnection, frame: Frame) -> bytes | None:
             }
             for name, account in sorted(database.users.items())
         ]
-        return _send_list(connection, frame, accounts)
+        return connection.send_list(frame, accounts)
     request = _read_request(frame)
     name, pattern = request.username or "", request.queue_pattern or ""
     response: dict[str, object] = {"username": name}
@@ -271,7 +271,7 @@ def administer(connection: VibemqConnection, frame: Frame) -> bytes | None:
         raise _denied(connection, kind, _OWN_ACCOUNT_ERRORS[kind])
     if kind == GET_USER_PERMISSIONS:
         entries = [_permission_entry(permission) for permission in database.rights(name)]
-        return _send_list(connection, frame, entries)
+        return connection.send_list(frame, entries)
     change: records.Change
     if kind == CREATE_USER:
         # 1 to 64 letters, digits, `-`, `_` and `.`
@@ -365,11 +365,6 @@ def _answer_change(
     else:
         codes = {AccessDenied: "FORBIDDEN", PasswordRefused: "INVALID_PAYLOAD"}
         connection.refuse(frame.id, codes.get(type(error), "SERVER_ERROR"), str(error))
-
-
-def _send_list(connection: VibemqConnection, frame: Frame, items: list[Any]) -> bytes | None:
-    """Send a list, or return its frame, as `VibemqConnection.send_list`."""
-    return connection.send_list(Frame(frame.type, frame.id, payload=msgspec.json.encode(items)))
 
 
 def _denied(connection: VibemqConnection, kind: int, reason: str) -> RejectedRequest:

@@ -14,8 +14,11 @@ valid VibeMQ queue name, as that of a JMS client's destination may be.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
+
+import msgspec
 
 from sluicemq.broker import Destination
 from sluicemq.model.access import Operation
@@ -178,7 +181,6 @@ class VibemqConnection:
         self,
         channel: Channel[Frame],
         options: SessionOptions,
-        name: str,
         large: LargeDeliveries,
     ) -> None:
         self.channel = channel
@@ -186,7 +188,7 @@ class VibemqConnection:
         self.creation = QueueCreation(channel.broker, options.defaults)
         self.large = large
         self.options = options
-        self.name = name
+        self.name = secrets.token_hex(8)
         self.compression = Compression.NONE
         self.reads_mode_names = False
         self.targets: dict[str, tuple[Destination, AckTemplate]] = {}
@@ -201,14 +203,14 @@ class VibemqConnection:
         data = encode(frame)
         self.channel.write([compressed(data, self.compression, self.options.threshold)])
 
-    def send_list(self, frame: Frame) -> bytes | None:
-        """Send a response that may be long, or return it encoded: another thread has to compress it
-        before it is sent."""
+    def send_list(self, request: Frame, items: Sequence[object]) -> bytes | None:
+        """Answer a request with a list, or return the encoded response if it is long: another
+        thread has to compress it before it is sent. Raises RejectedRequest if it is too long."""
+        frame = Frame(request.type, request.id, payload=msgspec.json.encode(items))
         try:
             data = encode(frame, limit=_MAX_RESPONSE if self.compression else MAX_BODY)
         except FrameTooLarge as error:
-            self.refuse(frame.id, "SERVER_ERROR", str(error))
-            return None
+            raise RejectedRequest("SERVER_ERROR", str(error)) from None
         if self.compression and len(data) > LARGE:
             return data
         self.channel.write([compressed(data, self.compression, self.options.threshold)])

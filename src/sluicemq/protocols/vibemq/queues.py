@@ -446,10 +446,6 @@ class QueueCreation:
             others.pop("overflow", None)
         self._defaults = DestinationSettings(**others)
 
-    def settings(self, options: QueueOptions) -> DestinationSettings:
-        """Return the settings of a queue that CreateQueue creates with these options."""
-        return options.apply_to(self._defaults)
-
     def find_or_create(self, name: str, creator: str | None) -> Destination:
         """Return the destination of this name, created if necessary.
 
@@ -461,7 +457,7 @@ class QueueCreation:
         if destination is not None:
             return destination
         address = Address(self.options.kind, name)
-        settings = replace(self.settings(self.options), idle_timeout=self._idle_timeout)
+        settings = replace(self.options.apply_to(self._defaults), idle_timeout=self._idle_timeout)
         broker.destinations.expect_creation(address, creator)
         broker.destinations.expect_pair(address, settings, creator)
         provenance = Provenance(CreatedBy.VIBEMQ, self._explicit)
@@ -478,7 +474,7 @@ class QueueCreation:
         name: str,
         written: WrittenOptions,
         creator: str | None,
-        existing: Destination | None = None,
+        existing: Destination | None,
     ) -> None:
         """Create a queue with these options, or change those of an existing one.
 
@@ -487,7 +483,7 @@ class QueueCreation:
         """
         options = written.options(self.options)
         address = Address(options.kind, name)
-        settings = self.settings(options)
+        settings = options.apply_to(self._defaults)
         provenance = written.provenance()
         provenance = provenance._replace(explicit=provenance.explicit | self._explicit)
         replaced = None if existing is None or existing.address == address else existing

@@ -146,11 +146,10 @@ class VibemqSession:
         self._options = options
         login_limit = min(options.frame, options.login_bytes)
         self._decoder = Decoder(Limits(frame=login_limit, compressed=False))
-        name = secrets.token_hex(8)
         self._channel: Channel[Frame] = Channel(
             transport, broker, access, "vibemq", ANONYMOUS, self._schedule_next
         )
-        self._connection = VibemqConnection(self._channel, options, name, large)
+        self._connection = VibemqConnection(self._channel, options, large)
         self._login = LoginCheck(self._channel, self._answer_login, self._handle)
         self._subscriptions = Subscriptions(self._connection)
         self._next = Alarm(transport)
