@@ -11,7 +11,7 @@ from sluicemq.model.dead_letters import origin_of
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.fields import class_of, encode_blocks
+from sluicemq.protocols.jmq.fields import INT_BLOCK, class_of, encode_blocks
 from sluicemq.protocols.jmq.mapping import sysid_of
 from sluicemq.protocols.jmq.packets import AckMode, I, P, PacketType, Q, R, Status
 from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, status
@@ -224,6 +224,23 @@ def test_old_clients_name_consumers_with_32_bits(harness: Harness, peer: Peer) -
     assert peer.request_status(H.ACKNOWLEDGE, {"JMQBodyType": 1}, body) == Status.NOT_FOUND
     body = blocks(message)
     assert peer.request_status(H.ACKNOWLEDGE, {"JMQBodyType": 2}, body) == Status.OK
+
+
+def test_clients_of_level_100_choose_their_consumer_ids(harness: Harness) -> None:
+    peers = [harness.connect(JMQProtocolLevel=100) for _ in range(2)]
+    for peer in peers:
+        session = peer.create_session()
+        assert peer.consume("news", session, topic=True, JMQConsumerID=7) == 7
+        again = {**peer.destination_properties("news", topic=True), "JMQConsumerID": 7}
+        assert peer.request_status(H.ADD_CONSUMER, again) == Status.CONFLICT
+    peers[0].send("news", "a", topic=True)
+    for peer in peers:
+        [message] = peer.delivered()
+        assert message.consumer_id == 7
+        body = encode_blocks([(7, message.sysid)], INT_BLOCK)
+        peer.request(H.ACKNOWLEDGE, {}, body, expect=Status.OK)
+        peer.request(H.DELETE_CONSUMER, {"JMQConsumerID": 7}, expect=Status.OK)
+    assert harness.topic("news").statistics.acknowledged == 2
 
 
 def test_acknowledgements_of_messages_not_held_by_client(harness: Harness, peer: Peer) -> None:

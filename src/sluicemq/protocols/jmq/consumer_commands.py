@@ -188,8 +188,8 @@ class ConsumerCommands:
         self._check_may_consume(address)
         selector = connection.selector(packet)
         connection.check_limit(len(self._consumers), "consumers", Status.CONFLICT)
-        consumer_id = connection.uid()
-        terms = self._terms(packet, address, selector, consumer_id)
+        consumer_id = self._new_consumer_id(packet)
+        terms = self._terms(packet, address, selector)
         options = connection.options
         prefetch = options.shared_prefetch if terms.sharing else options.prefetch
         properties: dict[str, object] = {"JMQConsumerID": Long(consumer_id)}
@@ -215,6 +215,17 @@ class ConsumerCommands:
             partial(self._broker.when_durable, record),
             partial(self._confirm_consumer, packet, properties, consumer),
         )
+
+    def _new_consumer_id(self, packet: Packet) -> int:
+        """Return the JMQConsumerID of a new consumer. Clients of level 100 choose it themselves:
+        their acknowledgements and packets have room for 32 bits. Raises RejectedRequest."""
+        connection = self._connection
+        if connection.level >= Level.MQ_3_0 or "JMQConsumerID" not in packet.properties:
+            return connection.uid()
+        consumer_id = number(packet, "JMQConsumerID")
+        if consumer_id in self._consumers:
+            raise RejectedRequest(Status.CONFLICT, f"the consumer {consumer_id} exists already")
+        return consumer_id
 
     def _confirm_consumer(
         self, packet: Packet, properties: dict[str, object], consumer: JmsConsumer
@@ -242,9 +253,7 @@ class ConsumerCommands:
         elif not owns(connection, self._broker.destinations.find(address)):
             connection.channel.demand(Operation.CONSUME, permission_name(address))
 
-    def _terms(
-        self, packet: Packet, address: Address, selector: Selector | None, consumer_id: int
-    ) -> Terms:
+    def _terms(self, packet: Packet, address: Address, selector: Selector | None) -> Terms:
         """Return the terms of the subscription.
 
         Raises RejectedRequest: PRECONDITION_FAILED, BAD_REQUEST; ERROR for those of topics.
@@ -268,7 +277,7 @@ class ConsumerCommands:
             raise RejectedRequest(
                 Status.PRECONDITION_FAILED, "a durable subscription requires a client id"
             )
-        type, name, sharing = EXCLUSIVE, str(consumer_id), False
+        type, name, sharing = EXCLUSIVE, str(self._connection.uid()), False
         if jms_share:
             name, sharing = durable_name or shared_name, True
             type = SHARED_DURABLE if durable_name else SHARED
