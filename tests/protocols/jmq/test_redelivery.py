@@ -80,6 +80,28 @@ def test_redelivered_messages_precede_new_ones(harness: Harness, peer: Peer) -> 
     assert [m.body for m in peer.delivered()] == [b"a", b"b", b"c", b"d", b"e"]
 
 
+@pytest.mark.parametrize("attempted", [False, True])
+def test_redelivered_messages_wait_while_their_queue_is_paused(
+    harness: Harness, peer: Peer, attempted: bool
+) -> None:
+    consumer = peer.consume("q", peer.create_session(), size=3)
+    peer.send("q", *"abc")
+    messages = peer.delivered()
+    harness.broker.destinations.set_paused(harness.queue("q"), True)
+    peer.redeliver(*messages, attempted=attempted)
+    peer.resume(consumer, 3)
+    assert peer.receive() == []
+    harness.broker.destinations.set_paused(harness.queue("q"), False)
+    harness.run_event_loop()
+    redelivered = peer.delivered()
+    assert [m.body for m in redelivered] == [b"a", b"b", b"c"]
+    assert all(bool(m.flags & R) is attempted for m in redelivered)
+    peer.acknowledge(*redelivered)
+    peer.resume(consumer, 3)
+    peer.send("q", "d")
+    assert peer.texts() == ["d"]
+
+
 def test_rollback_costs_same_in_every_order(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(authentication="basic", prefetch=4000))
     session = peer.create_session(AckMode.NONE)

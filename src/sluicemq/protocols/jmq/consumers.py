@@ -21,11 +21,11 @@ count. A message above JMQMaxMsgBytes is delivered to another consumer of its su
 becomes a dead letter.
 
 Redelivery. REDELIVER makes unacked messages pending again in their position; they stay with this
-consumer. When a consumer is closed, the client names the message that its application has received
-last: messages up to that one stay unacked and can still be acknowledged; later ones are requeued
-without counting an attempt. When the connection breaks, the last message is
-unknown, so every written message counts an attempt; but only the first one, which the application
-must have received, can reach the dead message queue by that attempt.
+consumer, unless their destination is paused. When a consumer is closed, the client names the
+message that its application has received last: messages up to that one stay unacked and can still
+be acknowledged; later ones are requeued without counting an attempt. When the connection breaks,
+the last message is unknown, so every written message counts an attempt; but only the first one,
+which the application must have received, can reach the dead message queue by that attempt.
 """
 
 from __future__ import annotations
@@ -557,7 +557,8 @@ class JmsConsumer:
     # --- redelivery --------------------------------------------------------------------------
 
     def redeliver(self, sysids: Iterable[bytes], attempted: bool) -> None:
-        """Redeliver unacked messages to this consumer or, if it is closed, to others.
+        """Redeliver unacked messages to this consumer. If it is closed or their destination is
+        paused, they return to their subscription.
 
         `attempted`: the application has received them.
         """
@@ -570,7 +571,7 @@ class JmsConsumer:
             if engine_consumer is not None and engine_consumer.sink is self:
                 requested.setdefault(engine_consumer, []).append(entry[1].sequence)
         for engine_consumer, sequences in requested.items():
-            if self.closed:
+            if self.closed or engine_consumer.subscription.destination.paused:
                 self._broker.release(engine_consumer, sequences, attempted=attempted)
             else:
                 self._add_pending(
