@@ -65,14 +65,14 @@ async def test_list_has_every_field_of_a_transaction(api_fixture: ApiFixture) ->
 @in_event_loop
 async def test_open_transaction_can_only_be_rolled_back(api_fixture: ApiFixture) -> None:
     transaction = begin_transaction(api_fixture, b"a")
-    outcomes: list[bool] = []
-    transaction.on_end = outcomes.append
+    ended: list[tuple[Transaction, bool]] = []
+    api_fixture.broker.transactions.ends.append(lambda *end: ended.append(end))
     http_client = api_fixture.http_client()
     [item] = await http_client.get_items("/transactions")
     response = await http_client.request("POST", f"/transactions/{item['id']}/commit")
     assert (response.status, response.code) == (409, "transaction-open")
     assert (await http_client.request("POST", f"/transactions/{item['id']}/rollback")).status == 204
-    assert outcomes == [False]
+    assert ended == [(transaction, False)]
     assert await http_client.get_items("/transactions") == []
     for action in ("commit", "rollback"):
         response = await http_client.request("POST", f"/transactions/{item['id']}/{action}")

@@ -442,10 +442,11 @@ def test_end_is_reported_once_and_after_it_happened(prepared: bool, committed: b
     transactions.publish(transaction, queue, fixture.message(queue, "a"))
     reports: list[tuple[bool, bool]] = []
 
-    def report(how: bool) -> None:
-        reports.append((how, transaction in transactions.open.values()))
+    def report(ended: Transaction, committed: bool) -> None:
+        assert ended is transaction
+        reports.append((committed, transaction in transactions.open.values()))
 
-    transaction.on_end = report
+    transactions.ends.append(report)
     if prepared:
         transactions.prepare(transaction, b"xid")
     assert not reports

@@ -106,9 +106,8 @@ class Transaction:
                   commit has begun and the original has been deleted
     parts   records that hold the first of `sends` and `acks`, in order
     xid     XA transaction id, set by `prepare`
-    record  sequence of its TRANSACTION_PREPARED record, set by `prepare`; after its end the
-            sequence to wait for before responding (0 = none)
-    on_end  callbacks for the end of the transaction; their argument is True if it was committed
+    record  sequence of its TRANSACTION_PREPARED record, set by `prepare`
+    end_record  after its end the sequence to wait for before responding (0 = none)
     callbacks  for a durable and applied preparation or commit
     owner   user that began it; "" = no owner: it precedes the first user, or was migrated
     """
@@ -120,8 +119,8 @@ class Transaction:
         "callbacks",
         "created",
         "destinations",
+        "end_record",
         "number",
-        "on_end",
         "owner",
         "parts",
         "record",
@@ -142,7 +141,7 @@ class Transaction:
         self.parts: deque[CommitPart] = deque()
         self.xid = b""
         self.record = 0
-        self.on_end: Callable[[bool], None] | None = None
+        self.end_record = 0
         self._destination_names: tuple[frozenset[str], frozenset[str]] | None = None
         self.callbacks: list[Callable[[], None]] = []
 
@@ -172,6 +171,7 @@ class Transactions:
 
     A transaction stays in its table until a preparation or commit in progress is done.
 
+    ends  functions called with each transaction that has ended, and True if it was committed
     slice_seconds, slice_deliveries, part_deliveries  default to the constants
     """
 
@@ -189,6 +189,7 @@ class Transactions:
         self._numbers = count(1)
         self.open: dict[int, Transaction] = {}
         self.prepared: dict[bytes, Transaction] = {}
+        self.ends: list[Callable[[Transaction, bool], None]] = []
         self._ready: deque[Steps] = deque()
         self.slice_seconds = SLICE_SECONDS
         self.slice_deliveries = SLICE_DELIVERIES
@@ -428,11 +429,11 @@ class Transactions:
                 destination.committing += 1
             self._start(self._commit(transaction))
             return
-        transaction.record = self.apply_part(
+        transaction.end_record = self.apply_part(
             transaction, len(transaction.sends), len(transaction.acks), transaction.record
         )
         self.end(transaction, True)
-        self._group_commit.when_durable(transaction.record, callback)
+        self._group_commit.when_durable(transaction.end_record, callback)
 
     def perform(self, transaction: Transaction, sends: int, acks: int, record: int) -> int:
         """Publish the first `sends` messages and end the first `acks` deliveries in one journal
@@ -487,7 +488,7 @@ class Transactions:
             acked_deliveries.setdefault(delivery.subscription, []).append(delivery)
         for subscription, deliveries in acked_deliveries.items():
             requeue_unacked(subscription, deliveries, True)
-        transaction.record = sequence
+        transaction.end_record = sequence
         self.end(transaction, False)
         return sequence
 
@@ -511,9 +512,8 @@ class Transactions:
         transaction.acks.clear()
         transaction.destinations.clear()
         transaction.parts.clear()
-        on_end, transaction.on_end = transaction.on_end, None
-        if on_end is not None:
-            on_end(committed)
+        for on_end in self.ends:
+            on_end(transaction, committed)
 
     def _expect_not_ended(self, transaction: Transaction) -> None:
         if transaction.state is TransactionState.ENDED:
@@ -574,11 +574,11 @@ class Transactions:
             yield from self._write_parts(transaction)
         yield self.record_decision(transaction), self.slice_deliveries
         yield from self._apply(transaction)
-        transaction.record = self.resolve(transaction, transaction.record, True)
+        transaction.end_record = self.resolve(transaction, transaction.record, True)
         for destination in destinations:
             destination.committing -= 1
         self.end(transaction, True)
-        yield transaction.record, self.slice_deliveries
+        yield transaction.end_record, self.slice_deliveries
         _run_callbacks(transaction)
 
     def _write_parts(self, transaction: Transaction) -> Steps:

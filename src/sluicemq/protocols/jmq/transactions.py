@@ -87,6 +87,7 @@ class Branch:
     first_used          steady ms of the first message or acknowledgement, 0 = there is none
     timeout             ms after that until it is rolled back, 0 = never
     expires             steady ms at which it is rolled back if no connection joins it, or NEVER
+    rollback_state      state after a rollback; one that the client has not requested is a timeout
     """
 
     number: int
@@ -104,6 +105,7 @@ class Branch:
     first_used: int = 0
     timeout: int = 0
     expires: int = NEVER
+    rollback_state: State = State.TIMED_OUT
 
     @property
     def can_roll_back(self) -> bool:
@@ -136,6 +138,7 @@ class Branches:
     __slots__ = (
         "_broker",
         "_by_connection",
+        "_by_transaction",
         "_by_xid",
         "_detached",
         "_ended",
@@ -148,6 +151,8 @@ class Branches:
         self._broker = broker
         self._uid = uid
         self._open: dict[int, Branch] = {}
+        self._by_transaction: dict[Transaction, Branch] = {}
+        """The same branches by the engine's transaction."""
         self._by_xid: dict[bytes, Branch] = {}
         """Branches by Xid, including ended ones."""
         self._by_connection: dict[int, dict[int, Branch]] = {}
@@ -156,6 +161,7 @@ class Branches:
         """Unprepared transactions without a connection, by owner and number."""
         self._next_expiry_check = NEVER
         """Steady ms of the next search for expired transactions."""
+        broker.transactions.ends.append(self._end)
 
     # --- finding -----------------------------------------------------------------------------
 
@@ -220,8 +226,8 @@ class Branches:
             transaction = self._broker.transactions.prepared.get(xid)
             if transaction is not None:
                 branch = Branch(self._uid(), transaction, State.PREPARED, xid)
-                self._set_rollback_state(branch, State.ROLLEDBACK)
-                self._open[branch.number] = self._by_xid[xid] = branch
+                branch.rollback_state = State.ROLLEDBACK
+                self._add(branch)
         return branch
 
     def prepared(self, identity: Identity) -> list[Branch]:
@@ -256,13 +262,14 @@ class Branches:
             sessionless=sessionless,
             timeout=connection.options.transaction_timeout,
         )
-        # a rollback that the client has not requested counts as a timeout
-        self._set_rollback_state(branch, State.TIMED_OUT)
-        self._open[branch.number] = branch
-        if xid:
-            self._by_xid[xid] = branch
+        self._add(branch)
         self.join(branch, connection)
         return branch
+
+    def _add(self, branch: Branch) -> None:
+        self._open[branch.number] = self._by_transaction[branch.transaction] = branch
+        if branch.xid:
+            self._by_xid[branch.xid] = branch
 
     def join(self, branch: Branch, connection: JmqConnection) -> None:
         """Add a connection to the users of the transaction."""
@@ -344,7 +351,7 @@ class Branches:
             branch.state = State.PREPARED
             branch.acked.clear()
             self._remove_detached(branch)
-            self._set_rollback_state(branch, State.ROLLEDBACK)
+            branch.rollback_state = State.ROLLEDBACK
 
     def commit(self, branch: Branch, on_completed: Callable[[], None]) -> None:
         """Commit; call `on_completed` when it is complete.
@@ -358,7 +365,7 @@ class Branches:
 
     def roll_back(self, branch: Branch, state: State = State.ROLLEDBACK) -> None:
         """Roll back."""
-        self._set_rollback_state(branch, state)
+        branch.rollback_state = state
         self._broker.transactions.rollback(branch.transaction)
 
     def revoke_acks(
@@ -385,12 +392,12 @@ class Branches:
                 messages.setdefault(consumer, []).append(block[1])
         return messages
 
-    def _set_rollback_state(self, branch: Branch, rollback_state: State) -> None:
-        """Set the state after a rollback to `rollback_state`; after a commit it is COMMITTED."""
-        branch.transaction.on_end = partial(self._end, branch, rollback_state)
-
-    def _end(self, branch: Branch, rollback_state: State, committed: bool) -> None:
-        branch.state = State.COMMITTED if committed else rollback_state
+    def _end(self, transaction: Transaction, committed: bool) -> None:
+        """Store the outcome of a transaction that has ended in the engine."""
+        branch = self._by_transaction.pop(transaction, None)
+        if branch is None:
+            return
+        branch.state = State.COMMITTED if committed else branch.rollback_state
         branch.acked.clear()
         self._remove_detached(branch)
         del self._open[branch.number]
@@ -557,7 +564,7 @@ class TransactionCommands:
 
     def _reply_when_durable(self, branch: Branch, reply: Callable[[], None]) -> None:
         """Reply to the end of a transaction once it is durable."""
-        wait = partial(self._broker.when_durable, branch.transaction.record)
+        wait = partial(self._broker.when_durable, branch.transaction.end_record)
         self._connection.reply_later(wait, reply)
 
     # --- RECOVER and VERIFY ------------------------------------------------------------------
