@@ -534,3 +534,24 @@ def test_refused_reply_queue_leaves_no_session() -> None:
         assert len(broker.all(PacketType.DESTROY_SESSION)) == 2
 
     run_scenario(scenario, refusing(PacketType.CREATE_DESTINATION, 403))
+
+
+def test_refused_request_does_not_fail_another() -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
+        requests = []
+        for number in (1, 2):
+            requests.append(asyncio.create_task(client.request("q", "x", persistent=True)))
+            await broker.wait_for_packet(PacketType.TEXT_MESSAGE, number)
+        ids = [packet.consumer_id for packet in broker.all(PacketType.TEXT_MESSAGE)]
+        broker.send(
+            encode_reply(PacketType.SEND_REPLY, ids[1], Status.RESOURCE_FULL),
+            encode_reply(PacketType.SEND_REPLY, ids[0], Status.OK),
+        )
+        done, waiting = await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
+        await client.ping()
+        assert (done, waiting) == ({requests[1]}, {requests[0]})
+        with pytest.raises(StatusError, match="414"):
+            await requests[1]
+        requests[0].cancel()
+
+    run_scenario(scenario, lambda packet: b"" if packet.is_message else None)

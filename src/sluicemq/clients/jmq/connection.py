@@ -95,11 +95,16 @@ class Requests:
         """Send a request and return its reply. Raises as JmqClient.request."""
         correlation_id = uuid4().hex
         reply: asyncio.Future[JmqMessage] = asyncio.get_running_loop().create_future()
-        ids = [correlation_id]
-        self._waiting[correlation_id] = reply
+        ids: list[str] = []
+
+        def expect_reply(name: str) -> None:
+            ids.append(name)
+            self._waiting[name] = reply
+
+        expect_reply(correlation_id)
         try:
             async with time_limit(timeout, f"no reply in {timeout} s"):
-                message_id = await self._producer.send(
+                await self._producer.send(
                     body,
                     to=to,
                     properties=properties,
@@ -108,11 +113,8 @@ class Requests:
                     type=type,
                     persistent=persistent,
                     ttl=timeout if ttl is None else ttl,
-                    wait=False,  # the id must be registered before a reply can arrive
+                    on_id=expect_reply,
                 )
-                ids.append(message_id)
-                self._waiting[message_id] = reply
-                await self._producer.confirm()
                 return await reply
         finally:
             for name in ids:

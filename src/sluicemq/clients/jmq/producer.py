@@ -128,6 +128,7 @@ class Producer(AsyncClient):
         delay: float | None = None,
         compress: bool = False,
         wait: bool = True,
+        on_id: Callable[[str], None] | None = None,
     ) -> str:
         """Send a message and return its id once the broker has confirmed it.
 
@@ -137,6 +138,7 @@ class Producer(AsyncClient):
         persistent, priority, ttl, delay    override the producer's defaults; see SendOptions
         wait        False: return without the confirmation unless the client's `outstanding` limit
                     is reached; `confirm` and a commit wait for it
+        on_id       called with the id before the message is sent, and a reply to it can arrive
 
         The broker does not confirm non-persistent messages. Raises StatusError, ConnectionLost,
         RequestTimeout; after the last two the outcome is unknown.
@@ -173,6 +175,9 @@ class Producer(AsyncClient):
         if options.persistent:
             flags |= packets.P | packets.A
         sysid = encode_sysid(now, *route.origin, next(_numbers) & 0x7FFF_FFFF)
+        message_id = sysid_text(sysid)
+        if on_id is not None:
+            on_id(message_id)
         request_id = next(channel.ids) if options.persistent else 0
         head = encode_head(
             kind,
@@ -191,7 +196,7 @@ class Producer(AsyncClient):
             if options.persistent:
                 session.confirmations.expect(channel, request_id)
             await channel.send(head + content)
-        return sysid_text(sysid)
+        return message_id
 
     async def send_all(self, bodies: Iterable[object], **options: Any) -> int:
         """Send many messages with pipelined confirmations, and return their number.
