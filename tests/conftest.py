@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.support import fork_server
+
+fork_server.install()
 settings.register_profile("deterministic", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile(
     "fuzz", derandomize=False, deadline=None, print_blob=True, max_examples=1000
