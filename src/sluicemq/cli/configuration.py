@@ -34,12 +34,13 @@ from sluicemq.cli.location import (
     UrlOption,
     UserOption,
     configuration_advice,
-    examine_flags,
+    configuration_sources,
     load_flags,
 )
 from sluicemq.management.broker import LIST_SETTINGS, ConfigurationQuery, SettingView
 from sluicemq.model.errors import JournalDamaged, JournalFailed
 from sluicemq.server.configuration_reference import render, to_builtins
+from sluicemq.server.loading import examine
 from sluicemq.server.settings import Unit, format_quantity
 
 serve_app = typer.Typer()
@@ -133,8 +134,9 @@ def check(
     """
     from sluicemq.server.startup_checks import check_startup
 
-    flags = (config, data_dir, listen, ephemeral, log_level, insecure_public)
-    loaded_config, problems = examine_flags(*flags)
+    loaded_config, problems = examine(
+        *configuration_sources(config, data_dir, listen, ephemeral, log_level, insecure_public)
+    )
     if loaded_config.config.listeners or not problems:  # without listeners they are the problem
         problems += loaded_config.problems()
     for startup_check in check_startup(loaded_config.config):

@@ -26,7 +26,7 @@ from sluicemq.clients.http import HttpTarget, parse_url, target
 from sluicemq.model.errors import AccessError, ConfigurationError
 from sluicemq.model.url import is_public
 from sluicemq.security.files import read_secret_file
-from sluicemq.server.loading import CONFIG_VARIABLE, LoadedConfig, examine
+from sluicemq.server.loading import CONFIG_VARIABLE, LoadedConfig, load
 
 CLIENT_VARIABLES: Final = frozenset(
     f"SLUICEMQ_{name}"
@@ -84,11 +84,9 @@ def load_flags(
     """Load the configuration from these options, the environment and the file. Raises
     ConfigurationError."""
     with configuration_advice():
-        flags = (config, data_dir, listen, ephemeral, log_level, insecure_public)
-        loaded_config, errors = examine_flags(*flags)
-        if errors:
-            raise ConfigurationError("\n".join(errors))
-        return loaded_config
+        return load(
+            *configuration_sources(config, data_dir, listen, ephemeral, log_level, insecure_public)
+        )
 
 
 @contextmanager
@@ -104,16 +102,15 @@ def configuration_advice() -> Iterator[None]:
         raise
 
 
-def examine_flags(
+def configuration_sources(
     config: Path | None,
     data_dir: Path | None,
-    listen: list[str] | None = None,
-    ephemeral: bool | None = None,
-    log_level: str | None = None,
-    insecure_public: bool | None = None,
-) -> tuple[LoadedConfig, list[str]]:
-    """Load the valid part of the configuration and return it with the errors in the rest. Raises
-    ConfigurationError if the file cannot be read."""
+    listen: list[str] | None,
+    ephemeral: bool | None,
+    log_level: str | None,
+    insecure_public: bool | None,
+) -> tuple[Path | None, dict[str, str], dict[str, Any], list[str]]:
+    """Return the arguments of `loading.load` and `loading.examine` for these options."""
     flags = {
         "broker.data_dir": None if data_dir is None else str(data_dir),
         "broker.ephemeral": ephemeral,
@@ -123,7 +120,7 @@ def examine_flags(
     settings = {k: v for k, v in os.environ.items() if k not in CLIENT_VARIABLES}
     if config is None and (file := os.environ.get(CONFIG_VARIABLE)):
         config = Path(file)
-    return examine(config, settings, flags, listen or ())
+    return config, settings, flags, listen or []
 
 
 # --- Location of the broker -----------------------------------------------------------------------
