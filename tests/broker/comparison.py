@@ -126,15 +126,26 @@ class ModelComparison:
         settings = engine.EngineSettings(
             memory_budget=self.budget, message_overhead=0, delivery_overhead=0, chunk_deliveries=2
         )
-        self.broker = broker = engine.Broker(journal, self.clock, settings, AtLeast)
+        self.broker = broker = engine.Broker(
+            journal,
+            self.clock,
+            settings,
+            AtLeast,
+            start_deadline=self.start_deadline,
+        )
         broker.core.rescan_first_slice, broker.core.rescan_rate = self.rescan_limits
         transactions = broker.transactions
-        transactions.slice_seconds, transactions.part_deliveries = 0.0, 1
+        transactions.part_deliveries = 1
         self.apply_engine_part = transactions.apply_part
         transactions.apply_part = self.apply_commit_part
         journal.set_snapshot_source(lambda: snapshot(broker))
         self.engine_on_durable = broker.group_commit.on_durable
         journal.observe(self.on_durable, broker.group_commit.on_written, broker.publisher.on_space)
+
+    def start_deadline(self) -> engine.Deadline:
+        """Start a deadline that lets each slice of a commit apply one part."""
+        checks = count()
+        return lambda: bool(self.committing) and next(checks) > 0
 
     def on_durable(self, sequence: int) -> None:
         self.model.make_staged_visible()

@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from sluicemq.broker import Broker, EngineSettings, Transaction, TransactionState
+from sluicemq.broker import Broker, EngineSettings, ManualClock, Transaction, TransactionState
 from sluicemq.journal.format import RecordType
+from sluicemq.journal.interface import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import LimitExceeded, TransactionError
 from sluicemq.model.message import Durability, Message
@@ -25,7 +26,6 @@ def reduce_slice_size(broker: Broker) -> None:
     """Let transactions of more than `SLICE` messages be committed in slices."""
     commits = broker.transactions
     commits.slice_deliveries = commits.part_deliveries = SLICE
-    commits.slice_seconds = 60.0
 
 
 def begin_with_messages(broker: Broker, messages: int = MESSAGES) -> Transaction:
@@ -123,17 +123,17 @@ def test_large_commit_applies_one_slice_per_flush() -> None:
     assert fixture.journal.stats().live == MESSAGES
 
 
-def test_slice_ends_at_its_time_limit() -> None:
-    fixture = BrokerFixture()
-    reduce_slice_size(fixture.broker)
-    fixture.broker.transactions.slice_deliveries = MESSAGES - 1
-    fixture.broker.transactions.slice_seconds = 0.0
-    fixture.queue()
-    fixture.broker.transactions.commit(begin_with_messages(fixture.broker))
+def test_slice_ends_with_the_time_for_scans() -> None:
+    broker = Broker(MemoryJournal(), ManualClock(), start_deadline=lambda: has_expired.pop)
+    reduce_slice_size(broker)
+    broker.transactions.slice_deliveries = MESSAGES - 1
+    has_expired = [False]
+    broker.transactions.commit(begin_with_messages(broker))
     visible_counts = []
     for _ in range(30):
-        fixture.broker.flush()
-        visible_counts.append(len(ready_bodies(fixture.broker)))
+        has_expired[:] = [True, False]
+        broker.flush()
+        visible_counts.append(len(ready_bodies(broker)))
     assert set(range(0, MESSAGES + 1, SLICE)) == set(visible_counts)
 
 

@@ -597,7 +597,6 @@ class Broker:
         core = self.core
         core.scans.run()
         core.iterations += 1
-        self.transactions.advance()
         while True:
             while core.dispatchable or core.unblocking:
                 subscriptions, core.dispatchable = core.dispatchable, {}

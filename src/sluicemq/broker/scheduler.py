@@ -7,11 +7,11 @@ message arrives, and again when it is read back after a restart: records.ClockLo
 setting of the wall clock to use.
 
 A scan is work whose length depends on the number of messages: a browse, the matching of ready
-messages against a new selector, a purge, the deletion of a destination, a list. All scans of a
-broker share one deadline per iteration, so that a thousand of them delay other connections no more
-than one does. The rest continues in later iterations, first come, first served. The caller provides
-a function that starts a deadline; `flush` ends the iteration. A scan examines one message before it
-calls `is_time_up`, so each slice makes progress.
+messages against a new selector, a purge, the deletion of a destination, the commit of a large
+transaction, a list. All scans of a broker share one deadline per iteration, so that a thousand of
+them delay other connections no more than one does. The rest continues in later iterations, first
+come, first served. The caller provides a function that starts a deadline; `flush` ends the
+iteration. A scan examines one message before it calls `is_time_up`, so each slice makes progress.
 """
 
 from __future__ import annotations
@@ -27,10 +27,7 @@ from sluicemq.broker.pending.entry import READY, SCHEDULED, AnyEntry
 
 
 class Clock:
-    """Times in whole milliseconds, constant until `refresh`.
-
-    `elapsed` measures the engine's own run time only.
-    """
+    """Times in whole milliseconds, constant until `refresh`."""
 
     __slots__ = ("steady", "wall")
 
@@ -45,10 +42,6 @@ class Clock:
 
     def refresh(self) -> None:
         """Read the time sources again."""
-
-    def elapsed(self) -> float:
-        """Return seconds since an arbitrary moment, read now if there is a time source."""
-        return self.steady / 1000
 
 
 class ManualClock(Clock):

@@ -9,9 +9,9 @@ Other clients see no effect of a transaction before its commit. After a crash a 
 either completely or not at all. A prepared transaction is in the journal and belongs to no
 connection: it survives a restart. The callers decide by its owner which users may end it.
 
-A small commit is one journal unit. A large one is written and applied in slices (see `advance`), so
-that it does not block the event loop; it is COMMITTING meanwhile and cannot be undone. In the same
-way a large transaction is PREPARING until its PREPARED record is written.
+A small commit is one journal unit. A large one is written and applied in slices, so that it does
+not block the event loop; it is COMMITTING meanwhile and cannot be undone. In the same way a large
+transaction is PREPARING until its PREPARED record is written.
 
 The contents of a large transaction are first written in *parts*: PREPARED records without an xid.
 One more record decides: a PREPARED record with the xid (for `prepare`), or one with `decided` set
@@ -26,8 +26,8 @@ units. Parts are small.
 The messages of open and prepared transactions count against `memory_limit`, and each transaction
 has limits of its own (`max_transaction_bytes` and `max_transaction_messages` of EngineSettings).
 
-Each slice waits until the records of the previous one are on disk, so a transaction delays other
-work by no more than one slice.
+Slices use the time for scans (scheduler.py). Each of them waits until the records of the previous
+one are on disk, so a transaction delays other work by no more than one slice.
 """
 
 from __future__ import annotations
@@ -56,8 +56,6 @@ from sluicemq.journal.space import ignore
 from sluicemq.model.errors import LimitExceeded, TransactionEnded, TransactionError
 from sluicemq.model.message import Message
 
-SLICE_SECONDS: Final = 0.005
-"""Time after which a slice ends, with the part that is being written or applied, in seconds."""
 SLICE_DELIVERIES: Final = 1000
 """Deliveries after which a slice ends: making durable messages visible takes time.
 
@@ -172,7 +170,7 @@ class Transactions:
     A transaction stays in its table until a preparation or commit in progress is done.
 
     ends  functions called with each transaction that has ended, and True if it was committed
-    slice_seconds, slice_deliveries, part_deliveries  default to the constants
+    slice_deliveries, part_deliveries  default to the constants
     """
 
     def __init__(
@@ -190,8 +188,6 @@ class Transactions:
         self.open: dict[int, Transaction] = {}
         self.prepared: dict[bytes, Transaction] = {}
         self.ends: list[Callable[[Transaction, bool], None]] = []
-        self._ready: deque[Steps] = deque()
-        self.slice_seconds = SLICE_SECONDS
         self.slice_deliveries = SLICE_DELIVERIES
         self.part_deliveries = PART_DELIVERIES
         self.apply_part: Callable[[Transaction, int, int, int], int] = self.perform
@@ -538,25 +534,16 @@ class Transactions:
     # --- slices ----------------------------------------------------------------------------------
 
     def _start(self, steps: Steps) -> None:
-        """Schedule the next slice for a later iteration: this one may have no time left."""
-        self._ready.append(steps)
-        self._core.schedule_flush()
+        """Schedule the next slice for a later flush: this iteration may have no time left."""
+        self._core.scans.schedule(partial(self._run_slice, steps))
 
-    def advance(self) -> None:
-        """Run one slice of the work that is ready. Called once per event loop iteration."""
-        if not self._ready:
-            return
-        steps = self._ready.popleft()
-        elapsed = self._core.clock.elapsed
-        end = elapsed() + self.slice_seconds
+    def _run_slice(self, steps: Steps) -> None:
         remaining = self.slice_deliveries
         for sequence, deliveries in steps:
             remaining -= deliveries
-            if remaining <= 0 or elapsed() >= end:
+            if remaining <= 0 or self._core.scans.is_time_up():
                 self._group_commit.when_durable(sequence, partial(self._start, steps))
                 break
-        if self._ready:
-            self._core.schedule_flush()
 
     def _prepare(self, transaction: Transaction) -> Steps:
         yield from self._write_parts(transaction)

@@ -38,10 +38,6 @@ class SystemClock(Clock):
         self.steady = steady // 1_000_000 + 1
         self.wall = self.steady + self._epoch
 
-    def elapsed(self) -> float:
-        """Return the monotonic clock in seconds, read now."""
-        return time.perf_counter()
-
     def _measure(self) -> None:
         """Follow the wall clock, unless the process only lost the CPU between both readings."""
         difference = min(_ahead_ns() for _ in range(ATTEMPTS))

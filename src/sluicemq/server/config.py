@@ -119,8 +119,8 @@ class BrokerSettings(EngineOptions, frozen=True, kw_only=True):
         int,
         about(
             "Maximum time for scans (browsing, lists, moving and purging messages, evaluation of "
-            "new selectors) in each iteration of the event loop; scans continue in the next "
-            "iteration.",
+            "new selectors, large transactions) in each iteration of the event loop; scans "
+            "continue in the next iteration.",
             Unit.MILLISECONDS,
             ge=1,
             le=1000,
