@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from itertools import pairwise
 
-from msgspec.structs import replace
-
-from sluicemq.broker.samplers import BATCH, MAX_BATCH, DepthSampler
+from sluicemq.broker import Broker, ManualClock
 from sluicemq.journal.format import RecordType, decode_depth
 from sluicemq.model.destination import Address, Kind
-from sluicemq.model.message import Durability
+from sluicemq.model.message import Durability, Message
 from tests.support.broker import BrokerFixture
 from tests.support.journal import RecordingJournal, read_from
+from tests.support.scan_time import ScanTime
 
 Depths = list[tuple[str, tuple[int, int, int]]]
 
@@ -35,15 +33,6 @@ class DepthSamplerFixture(BrokerFixture):
             for record in records
             if record.type == RecordType.DEPTH
         ]
-
-    def iterations(self, milliseconds: int) -> Iterator[int]:
-        """Yield the number of destinations reported in each iteration while the time passes."""
-        for _ in range(0, milliseconds, 10):
-            self.clock.advance(10)
-            self.broker.tick()
-            yield len(self.broker.core.event_recorder.buffered)
-            self.broker.flush()
-            self.wait(0)
 
 
 def test_changed_destination_is_reported_once_per_interval() -> None:
@@ -120,42 +109,32 @@ def test_stopping_broker_reports_all_changed_destinations() -> None:
     assert fixture.new_depths() == [("a", (1, 0, 0))]
 
 
-def test_very_many_destinations_are_reported_in_slices() -> None:
+def test_very_many_destinations_are_sampled_in_slices_of_the_time_for_scans() -> None:
+    journal = RecordingJournal(depth_interval=5000)
+    clock = ManualClock()
+    broker = Broker(journal, clock, start_deadline=ScanTime(limit=20).start)
+    for number in range(300):
+        queue = broker.destinations.queue(f"q{number}")
+        broker.publish(queue, Message(queue.address, b"a"))
+    broker.flush()
+    counts = [0]
+    clock.advance(5000)
+    while counts[-1] < 300:
+        broker.tick()
+        broker.flush()
+        depths = [destination.recorded_depth for destination in broker.destinations.values()]
+        counts.append(depths.count((1, 0, 0)))
+    assert max(after - before for before, after in pairwise(counts)) == 20
+
+
+def test_round_of_depths_begins_an_interval_after_the_last_one() -> None:
     fixture = DepthSamplerFixture()
-    for number in range(3000):
-        queue = fixture.broker.destinations.queue(f"q{number}")
-        fixture.broker.publish(queue, fixture.message(queue, "a"))
-    fixture.broker.flush()
-    assert sum(fixture.iterations(4990)) == 0
-    share_sizes = list(fixture.iterations(10_000))
-    assert sum(share_sizes) == 3000
-    assert max(share_sizes) <= BATCH
-
-
-class CountingDestination:
-    """Fake destination that counts how often it is read."""
-
-    number = unacked = consumers = 0
-    temporary = removed = False
-    reads = 0
-
-    @property
-    def waiting(self) -> int:
-        self.reads += 1
-        return 0
-
-
-def test_sampling_of_many_destinations_may_exceed_interval() -> None:
-    fixture = DepthSamplerFixture(0)
-    fixture.disk.options = replace(fixture.disk.options, depth_interval=5000)
-    destination: Any = CountingDestination()
-    destinations = {Address(Kind.QUEUE, str(number)): destination for number in range(100_000)}
-    DepthSampler(fixture.broker.core, destinations)
-    fixture.clock.advance(5000)
-    for iteration in range(1, 201):
-        fixture.broker.tick()
-        assert destination.reads == iteration * MAX_BATCH
-        fixture.clock.advance(50)
+    queue = fixture.queue()
+    for number in range(1, 4):
+        fixture.send(queue, "a")
+        fixture.wait(5000)
+        fixture.wait(0)
+        assert fixture.new_depths() == [("q", (number, 0, 0))]
 
 
 def test_without_interval_nothing_is_sampled() -> None:

@@ -5,8 +5,9 @@ regardless of the number of destinations.
 
 A round of statistics, once a second, updates the rates, computes the totals, and deletes automatic
 destinations that have been idle for their time. Displayed totals are those of the last completed
-round. A round of depths takes `depth_interval`, or longer if there are very many destinations; each
-destination that has changed since its last record gets a new one, for the pipeline.
+round. A round of depths, which begins `depth_interval` after the previous one has ended, is a scan
+(scheduler.py); each destination that has changed since its last record gets a new one, for the
+pipeline.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from sluicemq.broker.state import Core, Destination
 from sluicemq.broker.stats import DestinationStats, Traffic, decay_factor
 
 BATCH: Final = 100
-"""Destinations examined together. Each takes about 3 µs in a round of statistics, 1 µs in one of
-depths."""
+"""Destinations examined together in a round of statistics. Each takes about 3 µs."""
 
 DestinationCallback = Callable[["Destination", int, int], None]
 """Callback with a destination, its number of waiting messages and its number of unacked ones."""
@@ -126,35 +126,28 @@ class StatsSampler:
             self._next_totals.statistics.add(statistics)
 
 
-MAX_BATCH: Final = 500
-BATCHES_PER_ROUND: Final = 100
-"""Number of shares in a round."""
-
-
 class DepthSampler:
     """Periodic sampler of the depths of all destinations."""
 
     def __init__(self, core: Core, destinations: Destinations) -> None:
         self._core = core
         self._destinations = destinations
-        self._remaining: list[Destination] = []
-        self._share = BATCH
-        self._delay = self._interval = core.journal.options.depth_interval
-        if self._interval > 0:
-            core.timers.add(core.clock.steady + self._delay, self._step, None)
+        self._interval = core.journal.options.depth_interval
+        self._schedule_round()
 
-    def _step(self, argument: None) -> None:
-        core = self._core
-        remaining = self._remaining
-        if not remaining:
-            remaining.extend(self._destinations.values())
-            steps = min(BATCHES_PER_ROUND, len(remaining) // BATCH + 1)
-            self._share = min(MAX_BATCH, len(remaining) // steps + 1)
-            self._delay = max(1, self._interval // steps)
-        for destination in remaining[-self._share :]:
+    def _schedule_round(self) -> None:
+        if self._interval > 0:
+            core = self._core
+            core.timers.add(core.clock.steady + self._interval, self._begin_round, None)
+
+    def _begin_round(self, argument: None) -> None:
+        self._core.scans.begin_steps(self._round())
+
+    def _round(self) -> Iterator[None]:
+        for destination in list(self._destinations.values()):
             self.sample(destination)
-        del remaining[-self._share :]
-        core.timers.add(core.clock.steady + self._delay, self._step, None)
+            yield
+        self._schedule_round()
 
     def sample(self, destination: Destination) -> None:
         """Record the depth of a destination if it has changed and the destination is journaled."""
