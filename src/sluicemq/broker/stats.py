@@ -43,14 +43,16 @@ class Traffic:
         """Update the rates for the last `seconds` (> 0); `decay` is `decay_factor(seconds)`."""
         publications = self.published - self._last_published
         deliveries = self.delivered - self._last_delivered
-        if publications or self.publish_rate:
-            rate = self.publish_rate * decay + publications / seconds * (1 - decay)
-            self.publish_rate = rate if rate > NO_RATE else 0.0
-            self._last_published = self.published
-        if deliveries or self.deliver_rate:
-            rate = self.deliver_rate * decay + deliveries / seconds * (1 - decay)
-            self.deliver_rate = rate if rate > NO_RATE else 0.0
-            self._last_delivered = self.delivered
+        self.publish_rate = _smoothed(self.publish_rate, publications / seconds, decay)
+        self.deliver_rate = _smoothed(self.deliver_rate, deliveries / seconds, decay)
+        self._last_published = self.published
+        self._last_delivered = self.delivered
+
+
+def _smoothed(rate: float, latest: float, decay: float) -> float:
+    """Return the rate after an interval with the rate `latest`."""
+    rate = rate * decay + latest * (1 - decay)
+    return rate if rate > NO_RATE else 0.0
 
 
 class DestinationStats(Traffic):
