@@ -172,8 +172,7 @@ def requeue_at_tail(old: Delivery, expiration: int) -> int:
     note_release(delivery)
     if subscription.destination.limited:
         drop_overflow(delivery)
-    if core.memory > core.memory_budget and delivery.journaled and delivery.message:
-        core.drop_message(delivery)
+    core.page_out((delivery,))
     return delivery.order
 
 

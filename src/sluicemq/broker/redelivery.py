@@ -46,23 +46,6 @@ def release(
         unacked.clear()
     else:
         deliveries = [unacked.pop(sequence) for sequence in sequences if sequence in unacked]
-    _requeue_and_refill(
-        consumer,
-        deliveries,
-        attempted,
-        ignore_max_attempts=ignore_max_attempts,
-        timed_out=timed_out,
-    )
-
-
-def _requeue_and_refill(
-    consumer: Consumer,
-    deliveries: list[Delivery],
-    attempted: bool,
-    *,
-    ignore_max_attempts: bool = False,
-    timed_out: bool = False,
-) -> None:
     if not deliveries:
         return
     remove_drained_consumer(consumer)
@@ -133,8 +116,7 @@ def requeue_unacked(
             delay(delivery, delay_ms)
         else:
             requeue_in_place(delivery)
-        if core.memory > core.memory_budget and delivery.journaled and delivery.message:
-            core.drop_message(delivery)
+    core.page_out(returned)
     _journal_attempts(subscription, counts)
 
 
@@ -149,20 +131,19 @@ def start_next_attempt(
     limit = subscription.destination.settings.max_attempts
     counts: list[tuple[int, int]] = []
     new_deliveries: list[Delivery] = []
-    ended_deliveries: list[Delivery] = []
-    deliveries = [unacked.pop(sequence) for sequence in sequences if sequence in unacked]
-    deliveries.sort(key=queue_order)
-    for delivery in deliveries:
+    ended_sequences: list[int] = []
+    deliveries = {unacked[sequence] for sequence in sequences if sequence in unacked}
+    for delivery in sorted(deliveries, key=queue_order):
         expired = bool(delivery.expires) and delivery.expires <= now
         if expired or (attempted and limit and delivery.attempts >= limit):
-            ended_deliveries.append(delivery)
+            ended_sequences.append(delivery.sequence)
             continue
         if attempted:
             if delivery.journaled >= SHARED:
                 counts.append((delivery.sequence, delivery.attempts))
             delivery.attempts += 1
         delivery.delivered = now
-        unacked[delivery.sequence] = delivery
+        unacked[delivery.sequence] = unacked.pop(delivery.sequence)  # the latest
         statistics.delivered += 1
         if delivery.attempts > 1:
             statistics.redelivered += 1
@@ -171,7 +152,7 @@ def start_next_attempt(
     _journal_attempts(subscription, counts)
     if new_deliveries:
         record_deliveries(subscription, new_deliveries)
-    _requeue_and_refill(consumer, ended_deliveries, attempted)
+    release(consumer, ended_sequences, attempted)
     if new_deliveries and consumer.ack_timeout and not consumer.has_ack_timer:
         start_ack_timer(consumer)
     return new_deliveries
