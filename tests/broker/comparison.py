@@ -124,7 +124,12 @@ class ModelComparison:
         """Start a new broker on the journal."""
         self.journal = journal
         settings = engine.EngineSettings(
-            memory_budget=self.budget, message_overhead=0, delivery_overhead=0, chunk_deliveries=2
+            memory_budget=self.budget,
+            message_overhead=0,
+            delivery_overhead=0,
+            chunk_deliveries=2,
+            rescan_first_slice=self.rescan_limits[0],
+            rescan_rate=self.rescan_limits[1],
         )
         self.broker = broker = engine.Broker(
             journal,
@@ -133,7 +138,6 @@ class ModelComparison:
             AtLeast,
             start_deadline=self.start_deadline,
         )
-        broker.core.rescan_first_slice, broker.core.rescan_rate = self.rescan_limits
         transactions = broker.transactions
         transactions.part_deliveries = 1
         self.apply_engine_part = transactions.apply_part

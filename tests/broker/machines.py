@@ -184,11 +184,10 @@ class Machine(RuleBasedStateMachine):
         """Limit memory and rescans. Without a memory budget, all journaled bodies are paged out;
         with a low rescan rate, rescans for new selectors take several iterations."""
         comparison = self.comparison
-        comparison.budget = comparison.broker.core.memory_budget = budget
-        comparison.rescan_limits = (
-            comparison.broker.core.rescan_first_slice,
-            comparison.broker.core.rescan_rate,
-        ) = rescan_limits
+        core = comparison.broker.core
+        comparison.budget = core.memory_budget = budget
+        comparison.rescan_limits = first_slice, rate = rescan_limits
+        core.settings = replace(core.settings, rescan_first_slice=first_slice, rescan_rate=rate)
 
     @rule(
         destination_index=indexes,

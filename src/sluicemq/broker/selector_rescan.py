@@ -93,7 +93,7 @@ class SelectorRescan:
         if core.scans.waiting or core.scans.is_time_up():
             self._schedule()
         else:
-            self._match_slice(core.rescan_first_slice)
+            self._match_slice(core.settings.rescan_first_slice)
 
     def _add_to_pass(self, pending_queue: Pending) -> None:
         """Add a pending queue to this pass."""
@@ -158,7 +158,7 @@ class SelectorRescan:
         self._last_slice = core.clock.steady
         self._iterations = core.iterations
         self._match_slice(
-            core.rescan_rate
+            core.settings.rescan_rate
             * min(max(elapsed, 1), MAX_ELAPSED_MS)
             * (IDLE_FACTOR if is_idle else 1)
         )

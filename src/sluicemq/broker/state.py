@@ -40,9 +40,6 @@ DURABLE_SUBSCRIPTION: Final = 1 << 31
 """Bit set in the numbers of durable subscriptions; without it the number is a destination's."""
 SHORT_BYTES: Final = 4096
 """Reading a body of up to this size costs less than leaving it out."""
-RESCAN_RATE: Final = 60
-"""Reading and matching one takes some 5 µs: two thirds of the time remain for other work."""
-RESCAN_FIRST_SLICE: Final = 500
 REQUEUED_AT_TAIL_LIMIT: Final = 1024
 """Number of deliveries in `requeued_at_tail` before those that have ended are removed."""
 
@@ -750,8 +747,6 @@ class Core:
     subscriptions_with_acks  those with acknowledgements not yet journaled
     last_ack_record  sequence number of the last record of acknowledgements, or of a change of the
                     durable subscriptions
-    rescan_rate     deliveries that a subscription matches against new selectors per ms
-    rescan_first_slice  the same for the first slice of a new selector
     iterations      event loop iterations of the broker so far
     requeued_at_tail  deliveries whose position differs from that of their sequence, by
                     (subscription, sequence), and some that have ended since
@@ -788,8 +783,6 @@ class Core:
         "refusing_topics",
         "requeued_at_tail",
         "requeued_at_tail_limit",
-        "rescan_first_slice",
-        "rescan_rate",
         "scans",
         "schedule_flush",
         "settings",
@@ -835,8 +828,6 @@ class Core:
         self.last_ack_record = 0
         self.requeued_at_tail: dict[tuple[int, int], Delivery] = {}
         self.requeued_at_tail_limit = REQUEUED_AT_TAIL_LIMIT
-        self.rescan_rate = RESCAN_RATE
-        self.rescan_first_slice = RESCAN_FIRST_SLICE
         self.iterations = 0
         self.halted = False
         self.unpaged: deque[Delivery] = deque()
