@@ -178,10 +178,10 @@ class RecordingPolicy:
 
     def __init__(self, kept: bool | None) -> None:
         self.kept = kept
-        self.asked: list[tuple[bytes, str]] = []
+        self.asked: list[bytes] = []
 
-    def keep(self, message: Message, destination: Destination) -> bool | None:
-        self.asked.append((message.body, destination.name))
+    def keep(self, message: Message) -> bool | None:
+        self.asked.append(message.body)
         return self.kept
 
     def dead_letter(
@@ -210,7 +210,7 @@ def test_policy_of_protocol_applies_to_its_messages(
         [sequence] = fixture.send(queue, body, origin=origin)
         fixture.broker.dead_letter(queue.queue, sequence, "rejected", force=force)
         fixture.broker.flush()
-    assert policy.asked == [(b"a", "q")]
+    assert policy.asked == [b"a"]
     by_default = setting or force
     expected = [b"a"] if (by_default if kept is None else kept) else []
     dead_letters = fixture.dead_letters() if expected or by_default else []

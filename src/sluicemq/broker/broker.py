@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from sluicemq.broker import attachment, redelivery
 from sluicemq.broker.batches import Batches
-from sluicemq.broker.dead_letters import DeadLetters
 from sluicemq.broker.destinations import Destinations, creator_text
 from sluicemq.broker.dispatch import acknowledge, deliver_one, dispatch, flush_acks, requeue_at_tail
 from sluicemq.broker.fan_out import join_group, leave_group, transfer_retained
@@ -70,7 +69,7 @@ class Broker:
     destinations  destinations, and what creates them
     publisher     accepts messages
     group_commit  commits the journal, and calls back for what is durable
-    dead_letters  moves undeliverable messages
+    dead_letters  rules of the protocols for undeliverable messages
     operations    what administrators do with messages
     """
 
@@ -99,8 +98,8 @@ class Broker:
         self.destinations = Destinations(self.core)
         self.publisher = Publisher(self.core, self.destinations)
         self.group_commit = GroupCommit(self.core, self.publisher)
-        self.dead_letters = DeadLetters(self.core, self.destinations, self.publisher)
-        self.core.dead_letters = self.dead_letters
+        self.dead_letters = self.core.dead_letters
+        self.core.move_to_dead_letters = self.publisher.move_to_dead_letters
         self.durable_subscriptions: dict[int, Subscription] = {}
         self.next_subscription = 1
         self.restored_selector = compile_selector

@@ -47,7 +47,7 @@ class Destinations:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._destinations: dict[Address, Destination] = {}
+        self._destinations = core.destinations
         self.creations: list[Callable[[Destination], None]] = []
         self.removals: list[Callable[[Destination], None]] = []
         self._awaited: dict[str, list[Callable[[Destination], None]]] = {}

@@ -18,6 +18,7 @@ from sluicemq.broker.state import Core, Delivery, Destination, Parked, Subscript
 from sluicemq.broker.subscription import end_unjournaled, journal_completion, prepare_completion
 from sluicemq.journal.format import Cause
 from sluicemq.journal.space import SpaceLevel, SpaceReport
+from sluicemq.model.dead_letters import is_dead_letter
 from sluicemq.model.destination import Overflow
 from sluicemq.model.errors import (
     BrokerError,
@@ -289,7 +290,7 @@ class Publisher:
             if settings.overflow is Overflow.DEAD_LETTER and settings.dead_letter:
                 queue = self._destinations.dead_letter_queue(destination)
                 if queue is not destination and self._core.dead_letters.becomes_dead_letter(
-                    message, destination, True
+                    message, True
                 ):
                     if queue.accepts_dead_letter(size):
                         return queue
@@ -312,7 +313,9 @@ class Publisher:
 
     def redirect(self, message: Message, source: Destination, queue: Destination) -> Message:
         """Return the dead letter of a message that a full destination does not accept."""
-        dead_letter = self._core.dead_letters.make_dead_letter(message, source, "overflow", 0)
+        dead_letter = self._core.dead_letters.make(
+            message, source.address, "overflow", 0, self._clock.wall
+        )
         dead_letter.destination = queue.address
         source.statistics.dead_lettered += 1
         return dead_letter
@@ -432,6 +435,39 @@ class Publisher:
             message.durability = Durability.NONE
         message.destination = target.address
         return self.publish_unit([(target, message)], [delivery], cause, chosen=chosen)
+
+    def move_to_dead_letters(self, delivery: Delivery, reason: str, force: bool) -> bool | None:
+        """Replace a delivery by its dead letter.
+
+        Return False if the delivery gets no dead letter, None if the dead-letter queue has no
+        capacity. An overflow delivery gets no dead letter in that case.
+        """
+        rules = self._core.dead_letters
+        subscription = delivery.subscription
+        source = subscription.destination
+        by_default = (force or source.settings.dead_letter) and not source.temporary
+        if not by_default and not rules.policies:
+            return False  # avoids reading the message
+        message = self._core.read(delivery)
+        if is_dead_letter(message) or not rules.becomes_dead_letter(message, by_default):
+            return False
+        queue = self._destinations.dead_letter_queue(source)
+        if queue is source:
+            if reason == "overflow":
+                return False  # its dead letter would displace another message
+        elif not queue.accepts_dead_letter(delivery.size):
+            return False if reason == "overflow" else None
+        dead_letter = rules.make(
+            message,
+            source.address,
+            reason,
+            delivery.attempts,
+            self._clock.wall,
+            subscription.name,
+        )
+        source.statistics.dead_lettered += 1
+        self.replace(delivery, queue, dead_letter, Cause.DEAD_LETTERED)
+        return True
 
 
 def _check_message(destination: Destination, message: Message) -> None:

@@ -13,6 +13,7 @@ from heapq import merge
 from itertools import chain, count
 from typing import Final, NamedTuple, Protocol
 
+from sluicemq.broker.dead_letters import DeadLetters
 from sluicemq.broker.pending.cursor import NO_END, Cursor
 from sluicemq.broker.pending.entry import (
     ENDED,
@@ -542,6 +543,11 @@ class Destination:
         limit = self.settings.max_message_bytes
         return not (self.parked or self.would_exceed_limits(size) or (limit and size > limit))
 
+    def has_dead_letter_capacity(self, size: int) -> bool:
+        """Return whether its dead-letter queue accepts a body of `size` bytes."""
+        queue = self.core.destinations.get(self.dead_letter_address)
+        return queue is None or queue is self or queue.accepts_dead_letter(size)
+
     @property
     def temporary(self) -> bool:
         """True if it is deleted with the connection that created it."""
@@ -674,40 +680,6 @@ class Destination:
         return not remaining
 
 
-class DeadLetterMover(Protocol):
-    """Mover of undeliverable messages to their dead-letter queues (dead_letters.py)."""
-
-    def becomes_dead_letter(self, message: Message, source: Destination, by_default: bool) -> bool:
-        """Return whether an undeliverable message becomes a dead letter.
-
-        The policy of the message's protocol decides; without a decision of the policy,
-        `by_default` does.
-        """
-
-    def make_dead_letter(
-        self,
-        message: Message,
-        source: Destination,
-        reason: str,
-        attempts: int,
-        subscription: str = "",
-    ) -> Message:
-        """Return the dead letter of a message that was in `source`, in its `subscription`."""
-
-    def adapt_copy(self, copy: Message) -> None:
-        """Let the policy of its protocol adapt the copy of a message for another destination."""
-
-    def has_capacity(self, source: Destination, size: int) -> bool:
-        """Return whether the dead-letter queue of a destination accepts a body of `size` bytes."""
-
-    def move(self, delivery: Delivery, reason: str, force: bool) -> bool | None:
-        """Replace a delivery by its dead letter.
-
-        Return False if the delivery gets no dead letter, None if the dead-letter queue has no
-        capacity.
-        """
-
-
 class Observer(Protocol):
     """Receiver of the notifications. Its methods must not raise."""
 
@@ -754,10 +726,13 @@ class Core:
     unpaged         deliveries over the budget that cannot be paged out before they are durable
     halted          True while nothing is delivered: there is no space to record acknowledgements
     unblocking      destinations with parked messages that may have capacity again
-    dead_letters    moves undeliverable messages to their dead-letter queues; set by the broker
+    dead_letters    rules of the protocols for undeliverable messages
+    move_to_dead_letters  moves a delivery to the dead-letter queue (Publisher.move_to_dead_letters,
+                    which the broker sets)
     observer        observer of the stages of messages, or None
     stopping        True once no more messages are accepted
     schedule_flush  called if a flush is needed outside of an event loop iteration
+    destinations    destinations by address; changed by their registry only (destinations.py)
     dead_letter_queues  destinations that send their dead letters to each queue
     dropping_dead_letter_queues  those whose limits drop messages, as their protocol requires
     refusing_topics  topics that only keep subscriptions and accept no messages
@@ -769,6 +744,7 @@ class Core:
         "dead_letter_queues",
         "dead_letters",
         "delivery_overhead",
+        "destinations",
         "dispatchable",
         "dropping_dead_letter_queues",
         "event_recorder",
@@ -778,6 +754,7 @@ class Core:
         "last_ack_record",
         "memory",
         "memory_budget",
+        "move_to_dead_letters",
         "observer",
         "overhead",
         "refusing_topics",
@@ -809,7 +786,9 @@ class Core:
         self.scans = Scans(start_deadline, lambda: self.schedule_flush())
         self.stopping = False
         self.observer = observer
-        self.dead_letters: DeadLetterMover
+        self.dead_letters = DeadLetters()
+        self.move_to_dead_letters: Callable[[Delivery, str, bool], bool | None]
+        self.destinations: dict[Address, Destination] = {}
         self.clock = clock
         self.memory = 0
         self.memory_budget = settings.memory_budget

@@ -382,7 +382,7 @@ def drop(delivery: Delivery, reason: str, force: bool) -> None:
     as "expired" has been counted.
     """
     subscription = delivery.subscription
-    dead_lettered = subscription.core.dead_letters.move(delivery, reason, force)
+    dead_lettered = subscription.core.move_to_dead_letters(delivery, reason, force)
     if dead_lettered is None:
         _keep_refused(delivery, reason, force)
     elif dead_lettered:
@@ -429,18 +429,15 @@ def _retry_refused(subscription: Subscription) -> None:
     """Move refused deliveries for which the dead-letter queue has capacity, oldest first."""
     subscription.retrying = False
     destination = subscription.destination
-    has_capacity = subscription.core.dead_letters.has_capacity
     count = 0
     for delivery, reason, force in list(islice(subscription.refused.values(), RETRY_EXAMINED)):
-        if count == RETRY_MOVES or not has_capacity(destination, 0):
+        if count == RETRY_MOVES or not destination.has_dead_letter_capacity(0):
             break
-        if subscription.refused.get(delivery.sequence) is None or not has_capacity(
-            destination, delivery.size
-        ):
-            continue
-        withdraw(delivery)
-        drop(delivery, reason, force)
-        count += 1
+        is_refused = delivery.sequence in subscription.refused
+        if is_refused and destination.has_dead_letter_capacity(delivery.size):
+            withdraw(delivery)
+            drop(delivery, reason, force)
+            count += 1
     if subscription.refused:
         milliseconds = 1 if count == RETRY_MOVES else subscription.core.settings.dead_letter_retry
         _schedule_retry(subscription, milliseconds)

@@ -46,7 +46,6 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final
 
-from sluicemq.broker import Destination
 from sluicemq.model.dead_letters import (
     DEAD_LETTER_PROPERTIES,
     DMQ_PREFIX,
@@ -446,7 +445,7 @@ class JmqDeadLetterPolicy:
 
     __slots__ = ()
 
-    def keep(self, message: Message, destination: Destination) -> bool | None:
+    def keep(self, message: Message) -> bool | None:
         """Return the decision of the message's properties, None if there is none."""
         value = (message.properties or {}).get(PRESERVE)
         return value if isinstance(value, bool) else None
