@@ -283,7 +283,7 @@ class ModelComparison:
             self.model.check_dispatch_order()
             assert destination.parked.pop(0) is model_message
             model_message.sequence = message.sequence
-            assert destination.settings.overflow in model.DROPPING or not self.model.full(
+            assert destination.settings.overflow in model.DROPPING or not self.model.blocks(
                 destination, model_message.size
             ), "unblocked although the destination is full"
             self.model.accept(destination, model_message)
@@ -863,7 +863,7 @@ class ModelComparison:
                 assert destination.settings.overflow not in model.DROPPING, (
                     f"{destination.address} blocks although it drops messages"
                 )
-                assert self.model.full(destination, size), (
+                assert self.model.blocks(destination, size), (
                     f"{destination.address} blocks although it is not full"
                 )
 

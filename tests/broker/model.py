@@ -315,6 +315,10 @@ class Model:
             return True
         return bool(limits.max_bytes and self.bytes_waiting(destination) + size > limits.max_bytes)
 
+    def blocks(self, destination: Destination, size: int) -> bool:
+        """Return whether a parked message of that size has to wait."""
+        return self.full(destination, size) and self.count_waiting(destination) > 0
+
     # --- publishing -----------------------------------------------------------------------------
 
     def admit(self, destination: Destination, model_message: ModelMessage, may_wait: bool) -> str:

@@ -214,6 +214,24 @@ def test_blocked_producers_continue_when_queue_drops_messages_instead() -> None:
     assert (bodies(queue), queue.statistics.dropped) == (["c"], 2)
 
 
+def test_parked_message_that_no_longer_fits_is_accepted_once_the_queue_is_empty() -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue(max_bytes=4, overflow=Overflow.BLOCK)
+    unblocked: list[str] = []
+    producer = Producer(fixture, unblocked)
+    fixture.send(queue, "a", "b")
+    assert not producer.send(queue, "cccc")
+    assert not producer.send(queue, "d")
+    fixture.queue(max_bytes=3, overflow=Overflow.BLOCK)
+    reader = fixture.read(queue, 1)
+    fixture.broker.flush()
+    assert unblocked == []
+    reader.acknowledge("a")
+    assert unblocked == ["cccc"]
+    reader.acknowledge("b")
+    assert unblocked == ["cccc", "d"]
+
+
 def test_message_that_never_fits_is_refused_instead_of_parked() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_bytes=4, overflow=Overflow.BLOCK)

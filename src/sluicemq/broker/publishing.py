@@ -344,12 +344,15 @@ class Publisher:
     def unpark(self) -> None:
         """Accept the parked messages for which their destinations have capacity again, or drop
         others because their overflow policy has been changed.
+
+        A message of more than `max_bytes`, which has been lowered since, is accepted once the
+        destination is empty.
         """
         destinations, self._core.unblocking = self._core.unblocking, {}
         for destination in destinations:
             while destination.parked:
                 message = destination.parked[0].message
-                is_full = destination.would_exceed_limits(len(message.body))
+                is_full = destination.waiting and destination.would_exceed_limits(len(message.body))
                 if (is_full and not destination.drops_when_full) or (
                     self.low_space and message.durability in PERSISTENT
                 ):
