@@ -24,7 +24,7 @@ from sluicemq.security.records import USERS_NAME
 from sluicemq.server.config import Config
 from sluicemq.server.listener_settings import Listener, applies, inherited_limits
 from sluicemq.server.loading import SECTIONS, setting_paths
-from sluicemq.server.settings import Setting, Unit, format_quantity, settings_of
+from sluicemq.server.settings import Setting, Unit, format_quantity, plain, settings_of
 
 CONFIGURATION_NAME: Final = "configuration.toml"
 MIGRATIONS_NAME: Final = "migrations.log"
@@ -141,15 +141,6 @@ def value_text(value: Any, unit: Unit | None = None) -> str:
     if unit is None:
         return str(value)
     return _quoted(format_quantity(value, unit)) if value or unit is Unit.MODE else "0"
-
-
-def plain(value: Any) -> Any:
-    """Return a value as JSON and TOML represent it."""
-    if isinstance(value, enum.IntEnum):
-        return value.name.lower()
-    if isinstance(value, enum.Enum):
-        return value.value
-    return value if isinstance(value, bool | int | float) or value is None else str(value)
 
 
 def _quoted(text: str) -> str:

@@ -69,15 +69,22 @@ def choices(setting: Setting) -> dict[str, Any]:
     """Return the values that a setting accepts by their words; empty if it is not a choice."""
     if get_origin(setting.kind) is Literal:
         return {str(choice): choice for choice in get_args(setting.kind)}
-    if isinstance(setting.kind, type) and issubclass(setting.kind, enum.IntEnum):
+    if isinstance(setting.kind, type) and issubclass(setting.kind, enum.Enum):
         return {
-            member.name.lower(): member
+            str(plain(member)): member
             for member in setting.kind
             if member is not Durability.TRANSIENT
         }
-    if isinstance(setting.kind, type) and issubclass(setting.kind, enum.Enum):
-        return {str(member.value): member for member in setting.kind}
     return {}
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON and TOML represent it."""
+    if isinstance(value, enum.IntEnum):
+        return value.name.lower()
+    if isinstance(value, enum.Enum):
+        return value.value
+    return value if isinstance(value, bool | int | float) or value is None else str(value)
 
 
 def convert(value: object, setting: Setting, position: str, *, text: bool, base: Path) -> Any:
@@ -202,13 +209,13 @@ def format_quantity(value: int | float, unit: Unit | None) -> str:
     if unit is None or value == 0:
         return _plain(value)
     exact = Fraction(str(value))
-    best = ""
-    for name, factor in _SUFFIXES[unit].items():
-        if exact % factor == 0:
-            text = f"{exact // factor}{name}"
-            if not best or len(text) <= len(best):
-                best = text
-    return best or f"{_plain(value)}{unit}"
+    texts = [
+        f"{exact // factor}{name}"
+        for name, factor in _SUFFIXES[unit].items()
+        if exact % factor == 0
+    ]
+    # of equally short texts that with the largest unit
+    return min(reversed(texts), key=len, default=f"{_plain(value)}{unit}")
 
 
 def _plain(value: int | float) -> str:
