@@ -105,11 +105,10 @@ def detect_protocol(first: bytes) -> str | None:
         return "phpmq" if len(first) > 1 else None
     if first[0] in _FIRST_BYTES:
         return _FIRST_BYTES[first[0]]
-    for method in HTTP_METHODS:
-        if first.startswith(method):
-            return "http"
-        if method.startswith(first):
-            return None
+    if first.startswith(HTTP_METHODS):
+        return "http"
+    if any(method.startswith(first) for method in HTTP_METHODS):
+        return None
     if first[:1] == b"0" or first[0] not in _TEXT:
         return ""
     if len(first) < 2:
