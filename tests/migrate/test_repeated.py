@@ -14,7 +14,8 @@ from sluicemq.journal import FileJournal, JournalOptions, Recovery
 from sluicemq.journal.backup import create
 from sluicemq.journal.stored_backup import restore
 from sluicemq.migrate import transfer
-from sluicemq.migrate.source_files import ChangeDetector
+from sluicemq.migrate.openmq import inspect_source
+from sluicemq.migrate.source_files import ChangeDetector, SourceError
 from sluicemq.security.records import UserStore
 from sluicemq.server.configuration_reference import MIGRATIONS_NAME
 from tests.cli.conftest import Run
@@ -308,6 +309,16 @@ def test_source_written_during_run_is_reported(
     assert result.code == 1
     assert "has changed while it was read" in result.err
     monkeypatch.undo()
+
+
+@pytest.mark.parametrize("name", ["txnlog", "message/Qorders/7"])
+def test_new_file_of_running_broker_is_reported(
+    instance: Instance, tmp_path: Path, name: str
+) -> None:
+    plan = inspect_source(instance.path, ignore_lock=False, skip_damaged=False)
+    (instance.store / name).touch()
+    with pytest.raises(SourceError, match="has changed while it was read"):
+        transfer.transfer(plan, tmp_path / "data")
 
 
 def test_change_detector_sees_writes(tmp_path: Path) -> None:

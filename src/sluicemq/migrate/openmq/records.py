@@ -40,7 +40,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
-from sluicemq.migrate.source_files import ByteReader, ChangeDetector, Damage, SourceFile
+from sluicemq.migrate.source_files import ByteReader, Damage, SourceFile
 from sluicemq.protocols.java import (
     BLOCKS,
     I32,
@@ -157,16 +157,13 @@ class StoredItem(NamedTuple):
         return ByteReader(self.file.read(self.data.position, self.data.size), location)
 
 
-def read_items(
-    directory: Path, on_damage: DamageHandler, change_detector: ChangeDetector
-) -> Iterator[StoredItem]:
+def read_items(directory: Path, on_damage: DamageHandler) -> Iterator[StoredItem]:
     """Read the items of a directory; there are none in a missing one."""
     if not directory.is_dir():
         return
     large_files = [path for path in directory.iterdir() if _NUMERIC.match(path.name)]
     for path in (directory / VRFILE, *sorted(large_files, key=lambda path: int(path.name))):
         if path.exists():
-            change_detector.record_state(path)
             with SourceFile.open(path) as file:
                 read = _read_small_items if path.name == VRFILE else _read_large_item
                 yield from read(file, on_damage)

@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from struct import iter_unpack, unpack_from
 from typing import Final, TypeVar
@@ -44,7 +44,6 @@ from typing import Final, TypeVar
 import msgspec
 
 from sluicemq.migrate.openmq.records import (
-    VRFILE,
     DamageHandler,
     MapEntry,
     StoredItem,
@@ -55,9 +54,7 @@ from sluicemq.migrate.openmq.records import (
 )
 from sluicemq.migrate.openmq.transactions import (
     COMMITTED,
-    INCOMPLETE,
     LOCAL,
-    LOG,
     PREPARED,
     Event,
     LoggedAck,
@@ -75,10 +72,10 @@ from sluicemq.migrate.plan import (
     key_of,
 )
 from sluicemq.migrate.source_files import Damage, SourceError, SourceFile
-from sluicemq.model.dead_letters import ATTEMPTS, DMQ_PREFIX, ORIGIN, REASON, TIME
+from sluicemq.model.dead_letters import DMQ_PREFIX, DMQ_TIMESTAMP, dead_letter_of
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.errors import ProtocolError
-from sluicemq.model.message import Durability, Message, Property
+from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.jmq.destinations import Pattern, is_wildcard
 from sluicemq.protocols.jmq.fields import DEAD_MESSAGES, SYSID_SIZE, XID_SIZE
 from sluicemq.protocols.jmq.mapping import message_of
@@ -362,8 +359,8 @@ class _Store:
 
     def read(self) -> None:
         plan = self._plan
-        for name in ("destination", "interest", LOG, "txn", "txnack", f"{INCOMPLETE}/{VRFILE}"):
-            plan.change_detector.record_state(self._directory / name)
+        for path in (self._directory, *self._directory.rglob("*")):
+            plan.change_detector.record_state(path)
         self._read_destinations()
         self._read_subscriptions()
         directory_names = {_directory_name(key) for key in self._addresses}
@@ -381,15 +378,14 @@ class _Store:
     # --- destinations and subscriptions --------------------------------------------------------
 
     def _read_destinations(self) -> None:
-        plan = self._plan
         for entry in read_map(self._directory / "destination", self._on_damage):
             with handle_damage(self._on_damage):
-                address = read_destination(plan, entry)
+                address = read_destination(self._plan, entry)
                 if address is not None:
                     self._addresses[unique_name(address)] = address
         for key, address in self._addresses.items():
             items = self._directory / MESSAGES / _directory_name(key)
-            for item in read_items(items, self._on_damage, plan.change_detector):
+            for item in read_items(items, self._on_damage):
                 with handle_damage(self._on_damage):
                     self._index_message(address, item)
 
@@ -432,8 +428,7 @@ class _Store:
     def _replay(self) -> list[LoggedTransaction]:
         """Apply the log. Returns the transactions that are prepared."""
         open_transactions: dict[int, LoggedTransaction] = {}
-        change_detector = self._plan.change_detector
-        for transaction in read_incomplete(self._directory, self._on_damage, change_detector):
+        for transaction in read_incomplete(self._directory, self._on_damage):
             if transaction.kind != LOCAL:
                 self._plan.skip("transaction", str(transaction.number), _FOREIGN)
             elif transaction.state == PREPARED:
@@ -639,25 +634,28 @@ def message_of_packet(
         message = message_of(packet, None, Durability.SYNC, Durability.SYNC)
     except ProtocolError as error:
         raise Damage(f"{location}: {error}") from None
-    if destination is not None and destination != message.destination:
-        if destination == DEAD_MESSAGES:
-            _add_dead_letter_properties(message)
+    if destination == DEAD_MESSAGES != message.destination:
+        message = _dead_letter_of(message)
+    if destination is not None:
         message.destination = destination
     return message, packet
 
 
-def _add_dead_letter_properties(message: Message) -> None:
-    properties: dict[str, Property] = dict(message.properties or {})
-    undelivered_reason = properties.get(f"{DMQ_PREFIX}UNDELIVERED_REASON")
-    attempts = properties.get(f"{DMQ_PREFIX}DELIVERY_COUNT")
-    timestamp = properties.get(f"{DMQ_PREFIX}UNDELIVERED_TIMESTAMP")
+def _dead_letter_of(message: Message) -> Message:
+    """Return a dead letter with this broker's properties besides those of Open MQ."""
+    history = message.properties or {}
+    attempts = history.get(f"{DMQ_PREFIX}DELIVERY_COUNT")
+    failure_time = history.get(DMQ_TIMESTAMP)
+    convert = partial(
+        dead_letter_of,
+        message,
+        message.destination.name,
+        _REASONS.get(str(history.get(f"{DMQ_PREFIX}UNDELIVERED_REASON")), "client"),
+        attempts if isinstance(attempts, int) else 0,
+    )
     try:
-        instant = datetime.fromtimestamp(timestamp / 1000 if isinstance(timestamp, int) else 0, UTC)
+        dead_letter = convert(failure_time if isinstance(failure_time, int) else 0)
     except (ValueError, OverflowError, OSError):
-        instant = datetime.fromtimestamp(0, UTC)
-    properties[REASON] = _REASONS.get(str(undelivered_reason), "client")
-    properties[ORIGIN] = message.destination.name
-    properties[ATTEMPTS] = attempts if isinstance(attempts, int) else 0
-    properties[TIME] = instant.isoformat(timespec="milliseconds")
-    message.properties = properties
-    message.expiration = 0
+        dead_letter = convert(0)
+    dead_letter.properties = {**history, **(dead_letter.properties or {})}
+    return dead_letter

@@ -52,7 +52,7 @@ from sluicemq.migrate.openmq.records import (
     read_map,
     uid_number,
 )
-from sluicemq.migrate.source_files import ByteReader, ChangeDetector, Damage, SourceFile
+from sluicemq.migrate.source_files import ByteReader, Damage, SourceFile
 from sluicemq.protocols.jmq.fields import SYSID_SIZE, XID_SIZE
 from sluicemq.protocols.jmq.wire import FIXED_SIZE
 
@@ -170,11 +170,9 @@ def _read_event(cursor: ByteReader) -> Event | None:
     raise cursor.damage(f"there is no event {kind}.{subtype}")
 
 
-def read_incomplete(
-    directory: Path, on_damage: DamageHandler, change_detector: ChangeDetector
-) -> Iterator[LoggedTransaction]:
+def read_incomplete(directory: Path, on_damage: DamageHandler) -> Iterator[LoggedTransaction]:
     """Read the transactions that a checkpoint has saved."""
-    for item in read_items(directory / INCOMPLETE, on_damage, change_detector):
+    for item in read_items(directory / INCOMPLETE, on_damage):
         with handle_damage(on_damage):
             yield _read_transaction(item.content())
 
