@@ -396,6 +396,7 @@ def test_configuration_loads_and_lists_unsupported_settings(
         "imq.autocreate.topic=false\nimq.autocreate.destination.maxNumMsgs=50\n"
         "imq.service.activelist=jms,ssljms,admin\nimq.cluster.url=file:/x\n"
         "imq.ping.interval = 30\nimq.bridge.x.password=secret\nimq.log.level=WARNING\n"
+        "imq.portmapper.sotimeout=500\n"
     )
     report = migrate("openmq", instance.path)
     assert report["config"]["problems"] == []
@@ -408,11 +409,16 @@ def test_configuration_loads_and_lists_unsupported_settings(
     assert effective["logging"]["level"] == "warning"
     assert effective["jmq"]["instance"] == "shop"
     assert [
-        (listener["url"], listener["services"], listener["ping_interval"])
+        (
+            listener["url"],
+            listener["services"],
+            listener["ping_interval"],
+            listener["portmapper_timeout"],
+        )
         for listener in effective["listeners"]
     ] == [
-        ("jmq://0.0.0.0:17676", "portmapper", 30),
-        ("jmq://0.0.0.0:17677", "jms", 30),
+        ("jmq://0.0.0.0:17676", "portmapper", 30, 0.5),
+        ("jmq://0.0.0.0:17677", "jms", 30, 0.5),
     ]
     config = (tmp_path / "data" / "sluicemq.toml").read_text()
     assert "imq.cluster.url" in config

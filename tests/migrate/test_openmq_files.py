@@ -284,6 +284,14 @@ def test_queue_rules_grant_nothing_on_topics() -> None:
     }
 
 
+def test_right_to_create_only_queues_is_reported() -> None:
+    plan = Plan(kind="openmq", source_path=Path("/"))
+    text = b"connection.NORMAL.allow.user=*\nqueue.create.allow.user=*\n"
+    add_accounts(plan, [ANNA], AccessRules(parse_properties(text, "rules")))
+    assert plan.users["anna"].permissions == ()
+    assert [item.name for item in plan.skipped] == ["queue.create of anna"]
+
+
 def test_create_is_separate_operation() -> None:
     assert permitted("queue.create.allow.user=*\ntopic.create.allow.group=sales\n") == {
         "*": {"create"}

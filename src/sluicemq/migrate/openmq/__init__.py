@@ -24,6 +24,8 @@ config.properties:
 | imq.autocreate.reaptime                   | broker.destination_idle_timeout                      |
 | imq.autocreate.destination...., .queue... | broker.default_destination                           |
 | imq.ping.interval                         | ping_interval of the listener                        |
+| imq.portmapper.sotimeout                  | portmapper_timeout of the listener                   |
+| imq.jms.max_threads                       | max_connections of the listener                      |
 | imq.metrics.topic.interval                | jmq.metrics_interval                                 |
 | imq.log.level                             | logging.level                                        |
 
@@ -233,6 +235,9 @@ _RULES: Final = {
     f"{_COMMON}limitBehavior": SettingRule("default.overflow", _parse_behavior),
     f"{_COMMON}useDMQ": SettingRule("default.dead_letter", is_true),
     "imq.ping.interval": SettingRule("listener.ping_interval", positive),
+    "imq.portmapper.sotimeout": SettingRule(
+        "listener.portmapper_timeout", lambda value: f"{number(value)}ms"
+    ),
     # Open MQ uses one thread per connection
     "imq.jms.max_threads": SettingRule("listener.max_connections", positive),
 }
@@ -269,6 +274,8 @@ _REASONS: Final = {
     "imq.log.": "the broker logs to standard error, where systemd or a container keeps it",
     "imq.metrics.": "see /metrics",
     "imq.system.": "see broker.memory_limit and the limits of destinations",
+    "imq.transaction.": "see jmq.transaction_timeout",
+    "imq.destination.DMQ.truncateBody": "see JMS_SUN_TRUNCATE_MSG_BODY, a property of messages",
     "java.util.logging.": "the broker logs to standard error",
 }
 _KEYSTORE: Final = (
@@ -548,8 +555,15 @@ def _permissions_of(
         )
         return []
     general_operations = set()
-    if all(rules.allows(account, f"{kind_name}.create") for kind_name in ("queue", "topic")):
+    created = [kind for kind in ("queue", "topic") if rules.allows(account, f"{kind}.create")]
+    if len(created) == 2:
         general_operations.add(Operation.CREATE)
+    elif created:
+        plan.skip(
+            "permission",
+            f"{created[0]}.create of {account.name}",
+            "a permission to create is for queues and topics; see `sluicemq permissions`",
+        )
     operations_by_name: dict[str, set[Operation]] = {}
     for operation_name, operation in _OPERATIONS.items():
         denied_addresses = {
