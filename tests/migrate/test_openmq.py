@@ -165,12 +165,15 @@ def test_wildcard_subscription_becomes_one_per_topic(instance: Instance, migrate
         instance.messages(f"T{name}", record(stored(raw, {11: ROUTED})))
     report = migrate("openmq", instance.path)
     assert [subscription["topic"] for subscription in report["subscriptions"]] == [
+        "mq.sys.wildcards",
         "news.eu",
         "news.us",
     ]
     with run_broker_and_connect(instance.path.parents[2] / "data") as client:
-        consumer = client.session().consumer(Topic("news.*"), name="all", durable=True)
-        assert sorted(map(str, bodies(consumer, 2))) == ["news.eu", "news.us"]
+        session = client.session()
+        session.producer(Topic("news.new")).send("news.new")
+        consumer = session.consumer(Topic("news.*"), name="all", durable=True)
+        assert sorted(map(str, bodies(consumer, 3))) == ["news.eu", "news.new", "news.us"]
 
 
 def test_wildcard_subscription_without_topic_is_migrated(

@@ -353,19 +353,6 @@ def test_durable_wildcard_without_topics_survives_restart(tmp_path: Path) -> Non
     assert not harness.broker.durable_subscriptions
 
 
-def test_durable_wildcard_without_topic_of_wildcards_is_completed(tmp_path: Path) -> None:
-    """Migrations, and versions before that topic, have only the subscriptions of topics."""
-    harness = DiskHarness(tmp_path)
-    topic = harness.broker.destinations.topic("w.a")
-    harness.broker.subscribe(topic, "durable:me/w w.%2A", durable=True, shared=True)
-    harness.run_event_loop()
-    harness = harness.restart()
-    publish(harness.connect(), "w.b", "x")
-    peer = harness.connect(client_id="me")
-    subscribe(peer, "w.*", JMQDurableName="w")
-    assert peer.texts() == ["x"]
-
-
 def test_selectors_of_durable_wildcards_are_limited_for_each_topic_only() -> None:
     harness = Harness(EngineSettings(max_destination_selector_nodes=10))
     peer = harness.connect(client_id="me")

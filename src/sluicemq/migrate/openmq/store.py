@@ -267,8 +267,8 @@ def read_subscription(
     plan: Plan, entry: MapEntry, topics: list[str]
 ) -> tuple[int, list[PlannedSubscription]]:
     """Read an entry of the list of interests. Returns the number by which messages refer to it, and
-    its equivalents: one for each topic that a wildcard matches, or one of the topic that keeps
-    wildcards. Raises Damage."""
+    its equivalents: for a wildcard, one of the topic that keeps wildcards and one of each topic
+    that it matches. Raises Damage."""
     record = _convert(entry, StoredSubscription, "durable subscription")
     number = uid_number(entry.key, entry.location)
     if record.dest.is_queue or not record.dest.name or not record.durable_name:
@@ -284,8 +284,8 @@ def read_subscription(
         own_name = pattern_name(name, topic)
         try:
             matches = Pattern(topic).matches
-            names = {topic_name: own_name for topic_name in topics if matches(topic_name)}
-            names = names or {WILDCARD_TOPIC.name: own_name}
+            matching_topics = [topic_name for topic_name in topics if matches(topic_name)]
+            names = dict.fromkeys([WILDCARD_TOPIC.name, *matching_topics], own_name)
         except ValueError as error:
             names = {}
             plan.skip("subscription", f"{name} of topic {topic}", str(error))

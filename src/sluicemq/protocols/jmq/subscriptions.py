@@ -175,8 +175,6 @@ class Durables:
         for subscription in list(broker.durable_subscriptions.values()):
             if subscription.name.partition(":")[0] in _OTHER_TYPE:
                 self.add(subscription)
-                if _pattern_in(subscription.name) is not None:
-                    self._keep_wildcard(subscription)
         broker.destinations.creations.append(self._subscribe_to_new_topic)
 
     def find(self, name: str) -> list[Subscription]:
@@ -214,15 +212,8 @@ class Durables:
 
     # --- wildcards ---------------------------------------------------------------------------
 
-    def _keep_wildcard(self, subscription: Subscription) -> None:
-        """Keep the wildcard of a subscription of a topic: earlier versions and migrations create
-        only those of topics."""
-        topic = wildcard_topic(self._broker)
-        if subscription.name not in topic.subscriptions:
-            with suppress(BrokerError):
-                self._extend(subscription, topic)
-
     def _subscribe_to_new_topic(self, topic: Destination) -> None:
+        """Extend the durable subscriptions of wildcards that match a new topic to it."""
         kept = self._broker.destinations.find(WILDCARD_TOPIC)
         if kept is None:
             return
@@ -230,20 +221,16 @@ class Durables:
             pattern = _pattern_in(subscription.name) if subscription.durable else None
             if pattern is not None and matches_topic(pattern, topic):
                 with suppress(BrokerError):
-                    self._extend(subscription, topic)
-
-    def _extend(self, subscription: Subscription, topic: Destination) -> None:
-        """Extend the durable subscription of a wildcard to one more topic. Raises BrokerError."""
-        extension = self._broker.subscribe(
-            topic,
-            subscription.name,
-            durable=True,
-            shared=True,
-            selector=subscription.selector,
-            exclude=subscription.exclude,
-            owner=subscription.owner,
-        )
-        self.add(extension)
+                    extension = self._broker.subscribe(
+                        topic,
+                        subscription.name,
+                        durable=True,
+                        shared=True,
+                        selector=subscription.selector,
+                        exclude=subscription.exclude,
+                        owner=subscription.owner,
+                    )
+                    self.add(extension)
 
     # --- owners ------------------------------------------------------------------------------
 
