@@ -64,6 +64,9 @@ from sluicemq.model.errors import ConfigurationError, ProtocolError
 from sluicemq.model.identifiers import from_identifier, to_identifier
 from sluicemq.model.message import Property
 from sluicemq.protocols.java import (
+    I32,
+    I64,
+    U16,
     Byte,
     Float,
     Long,
@@ -231,8 +234,6 @@ _VERSION: Final = 1
 _HEAD_SIZE: Final = 8
 
 _head: Final = Struct(">ii")
-_u16: Final = Struct(">H")
-_i32: Final = Struct(">i")
 
 _LAYOUTS: Final = {bool: "?", Byte: "b", Short: "h", int: "i", Long: "q", Float: "f", float: "d"}
 """Layouts of values of a fixed size, in the order of their tags."""
@@ -287,8 +288,8 @@ def _parse_block(block: bytes) -> tuple[dict[str, Property], int, int]:
                 position = end + code.size
                 properties[name] = code.unpack_from(block, end)[1]
             elif tag == OTHER:
-                length = _i32.unpack_from(block, start)[0]
-                start += _i32.size
+                length = I32.unpack_from(block, start)[0]
+                start += I32.size
                 position = start + length
                 if length < 0 or position > size:
                     raise _truncated_error()
@@ -354,7 +355,7 @@ def _encode_entries(items: Iterable[tuple[str, object]]) -> list[bytes]:
         key = encode_utf(name)
         if not 0 < len(key) <= MAX_STRING:
             raise ProtocolError(f"a property's name has {len(key)} bytes, not 1 to {MAX_STRING}")
-        append(_u16.pack(len(key)))
+        append(U16.pack(len(key)))
         append(key)
         append(_encode_value(value))
     return parts
@@ -377,7 +378,7 @@ def _encode_value(value: object) -> bytes:
         raw = encode_utf(value)
         if len(raw) > MAX_STRING:
             raise ProtocolError(f"a property of {len(raw)} bytes, the limit is {MAX_STRING}")
-        return b"\0\x08" + _u16.pack(len(raw)) + raw
+        return b"\0\x08" + U16.pack(len(raw)) + raw
     raise ProtocolError(f"a property cannot be a {kind.__name__}")
 
 
@@ -402,8 +403,7 @@ MAX_HEADER_STRING: Final = 32_767
 _record: Final = Struct(">hh")
 _long: Final = Struct(">hhq")
 _int: Final = Struct(">hhi")
-_i64: Final = Struct(">q")
-_COUNT: Final = _int.pack(DELIVERY_COUNT, _i32.size, 0)
+_COUNT: Final = _int.pack(DELIVERY_COUNT, I32.size, 0)
 _MAX_CACHED: Final = 512
 """Maximum size of a cached header in bytes: the headers of one producer's messages repeat."""
 
@@ -499,7 +499,7 @@ def _decode(raw: bytes) -> VariableHeader:
         if 0 < number < TRANSACTION_ID:
             texts[number] = decode_utf(raw[position:end])
         elif TRANSACTION_ID <= number <= DELIVERY_COUNT:
-            code = _i32 if number == DELIVERY_COUNT else _i64
+            code = I32 if number == DELIVERY_COUNT else I64
             if length != code.size:
                 raise ProtocolError(
                     f"record {number} of a variable header has {length} bytes, not {code.size}"
@@ -541,10 +541,10 @@ def encode_header(
     """
     parts: list[bytes] = []
     if delivery_count is not None:
-        parts.append(_int.pack(DELIVERY_COUNT, _i32.size, delivery_count))
+        parts.append(_int.pack(DELIVERY_COUNT, I32.size, delivery_count))
     for number, value in enumerate((transaction_id, producer_id, delivery_time), TRANSACTION_ID):
         if value:
-            parts.append(_long.pack(number, _i64.size, value))
+            parts.append(_long.pack(number, I64.size, value))
     texts = (
         destination,
         message_id,
@@ -609,7 +609,7 @@ def _login_string(text: str) -> bytes:
     raw = encode_utf(text)
     if len(raw) > MAX_STRING:
         raise ConfigurationError("a user name or a password is too long")
-    return _u16.pack(len(raw)) + raw
+    return U16.pack(len(raw)) + raw
 
 
 def read_login(body: bytes) -> tuple[str, str]:

@@ -58,7 +58,15 @@ from sluicemq.model.destination import Kind
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.identifiers import to_identifier
 from sluicemq.model.message import LAST_TIME, BodyKind, Durability, Message, Origin, Property
-from sluicemq.protocols.java import STREAM_HEADER, Long, dumps, dumps_map, dumps_stream, encode_utf
+from sluicemq.protocols.java import (
+    I32,
+    STREAM_HEADER,
+    Long,
+    dumps,
+    dumps_map,
+    dumps_stream,
+    encode_utf,
+)
 from sluicemq.protocols.jmq.fields import (
     DEAD_MESSAGES,
     DELIVERY_COUNT,
@@ -104,7 +112,6 @@ _AFTER_COUNT: Final = 80
 _COUNT_SIZE: Final = 4
 
 _pack: Final = FIXED.pack
-_i32: Final = Struct(">i")
 _sizes: Final = Struct(">ii")
 _delivery: Final = Struct(">HqHHi")
 """Flags, consumer id, record 11."""
@@ -374,7 +381,7 @@ def with_properties(message: Message, added: Mapping[str, Property]) -> bytes:
     return b"".join(
         (
             native[:8],
-            _i32.pack(offset + len(block) + len(message.body)),
+            I32.pack(offset + len(block) + len(message.body)),
             native[12:52],
             _sizes.pack(offset, len(block)),
             native[60:offset],

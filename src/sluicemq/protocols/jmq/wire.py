@@ -43,7 +43,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from sluicemq.model.errors import ConnectionLost, FrameTooLarge, ProtocolError, without_traceback
 from sluicemq.model.message import Property
-from sluicemq.protocols.java import loads_map
+from sluicemq.protocols.java import I64, loads_map
 from sluicemq.protocols.jmq.fields import (
     CONTROL_SYSID,
     VariableHeader,
@@ -181,7 +181,6 @@ _prefix: Final = Struct(">Ihhi")
 _fixed: Final = Struct(">Ihhiqq20xiiiBxHq")
 """Fixed header without address and port."""
 _oldest: Final = Struct(">Ihhiiqq20xiiiBxxBi")
-_i64: Final = Struct(">q")
 
 
 class Decoder:
@@ -512,14 +511,14 @@ def encode_reply(
             type, flags, consumer_id, {"JMQStatus": int(status), **(properties or {})}, b"", body
         )
     before, after = _encode_short_reply(type, status)
-    return before + _i64.pack(consumer_id) + after
+    return before + I64.pack(consumer_id) + after
 
 
 @lru_cache(maxsize=1024)
 def _encode_short_reply(type: int, status: int) -> tuple[bytes, bytes]:
     """Return the bytes before and after the consumer id of a reply without properties."""
     packet = encode_packet(type, properties={"JMQStatus": int(status)})
-    return packet[: FIXED_SIZE - _i64.size], packet[FIXED_SIZE:]
+    return packet[: FIXED_SIZE - I64.size], packet[FIXED_SIZE:]
 
 
 # --- port mapper -------------------------------------------------------------------------------
