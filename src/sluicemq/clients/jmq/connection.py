@@ -34,7 +34,6 @@ from sluicemq.protocols.jmq.fields import GUEST
 from sluicemq.protocols.jmq.packets import AckMode, Level, PacketType, Status
 from sluicemq.protocols.jmq.wire import (
     PORT_MAPPER_VERSION,
-    Limits,
     Packet,
     Service,
     read_services,
@@ -149,10 +148,8 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         reconnect: Backoff | None,
         outstanding: int,
         prefetch: int,
-        limits: Limits,
     ) -> None:
         super().__init__(target, reconnect, outstanding, prefetch)
-        self._limits = limits
         self._context = ssl_context
         self._encrypted = target.tls or ssl_context is not None
         """The service must use TLS."""
@@ -188,7 +185,6 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         reconnect: Backoff | None = ALWAYS,
         outstanding: int = OUTSTANDING,
         prefetch: int = PREFETCH,
-        limits: Limits | None = None,
     ) -> Self:
         """Connect and log in to the first reachable one of `hosts` (default: `host` and `port`), or
         to the Unix socket `path`.
@@ -222,8 +218,7 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
             direct=direct or path is not None,
             flow=flow,
         )
-        client = cls(target, ssl_context, reconnect, outstanding, prefetch, limits or Limits())
-        return await client._start()
+        return await cls(target, ssl_context, reconnect, outstanding, prefetch)._start()
 
     @classmethod
     async def open(
@@ -240,8 +235,7 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         `ssl_context` replaces the options for TLS. Raises as `connect`; ConfigurationError.
         """
         target = Target.parse(url)
-        client = cls(target, ssl_context, reconnect, outstanding, prefetch, Limits())
-        return await client._start()
+        return await cls(target, ssl_context, reconnect, outstanding, prefetch)._start()
 
     # --- operations
 
@@ -336,12 +330,14 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
                 except ClientError as error:
                     failure = failure or error
             if channel is not None:
-                goodbye = {
-                    "JMQBlock": bool(self.target.client_id),
-                    "JMQConnectionID": Long(channel.id),
-                }
                 with suppress(ConnectionLost):
-                    await channel.request(PacketType.GOODBYE, goodbye)
+                    await channel.request(
+                        PacketType.GOODBYE,
+                        {
+                            "JMQBlock": bool(self.target.client_id),
+                            "JMQConnectionID": Long(channel.id),
+                        },
+                    )
             if failure is not None:
                 raise failure
         finally:
@@ -404,9 +400,7 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
             name = target.service or ("ssljms" if encrypted else "jms")
             service = choose_service(await self._query_port_mapper(host, port), name)
             port, encrypted = service.port, encrypted or service.protocol == "tls"
-        channel = RequestChannel(
-            self._limits, target.timeout, target.flow, self.handle_lost_connection
-        )
+        channel = RequestChannel(target.timeout, target.flow, self.handle_lost_connection)
         await channel.dial(
             host, port, target.path or None, self._tls_context() if encrypted else None
         )

@@ -31,7 +31,6 @@ from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.packets import AckMode, AckType, DeadReason, PacketType, Status
 from sluicemq.protocols.jmq.wire import (
     Decoder,
-    Limits,
     Oversized,
     Packet,
     encode_packet,
@@ -144,13 +143,12 @@ class RequestChannel(RequestTransport[Packet, Packet]):
 
     def __init__(
         self,
-        limits: Limits,
         timeout: float,
         flow: int,
         on_lost: Callable[[RequestChannel, ClientError], None],
     ) -> None:
         """`flow` limits the messages the broker sends before RESUME_FLOW; 0 = no limit."""
-        super().__init__(Decoder(limits), timeout, on_lost)
+        super().__init__(Decoder(), timeout, on_lost)
         self.inboxes: dict[int, Callable[[Packet], None]] = {}
         self.producers: dict[int, Credit] = {}
         self.credit = Credit()

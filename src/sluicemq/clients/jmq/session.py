@@ -411,8 +411,9 @@ class Session(SessionState, AsyncClient):
             self.transaction = number(reply, "JMQTransactionID")
 
         self._transaction_used = False
-        properties = {"JMQSessionID": Long(self.id)}
-        await channel.request(PacketType.START_TRANSACTION, properties, on_response=started)
+        await channel.request(
+            PacketType.START_TRANSACTION, {"JMQSessionID": Long(self.id)}, on_response=started
+        )
 
     # --- lifecycle
 
@@ -455,9 +456,6 @@ class Session(SessionState, AsyncClient):
             with suppress(StatusError):
                 await producer.create_on_broker(channel)
 
-    def _endpoints(self) -> list[Consumer | Producer]:
-        return [*self._consumers, *self._producers]
-
     async def close(self) -> None:
         """Close the session; the broker requeues messages not acknowledged or committed, and rolls
         back a global transaction that was started and not ended.
@@ -488,7 +486,7 @@ class Session(SessionState, AsyncClient):
                     PacketType.ROLLBACK_TRANSACTION,
                     {"JMQTransactionID": Long(self.transaction), "JMQUpdateConsumed": True},
                 )
-            for endpoint in self._endpoints():
+            for endpoint in (*self._consumers, *self._producers):
                 await endpoint.delete_on_broker(channel)
             await channel.request(PacketType.DESTROY_SESSION, {"JMQSessionID": Long(self.id)})
 
