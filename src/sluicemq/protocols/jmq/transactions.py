@@ -84,8 +84,9 @@ class Branch:
     detached_owner      owner for whom it is kept without a connection, None while it has one
     acked               messages acknowledged in it by consumer number and SysMessageID: the
                         consumer, that of the engine, and the delivery
-    first_used          steady ms of the first message or acknowledgement, 0 = there is none
-    timeout             ms after that until it is rolled back, 0 = never
+    timeout             ms after its first message or acknowledgement until it is rolled back; 0 =
+                        never, or it has one already
+    timeout_at          steady ms at which this time ends, or NEVER
     expires             steady ms at which it is rolled back if no connection joins it, or NEVER
     rollback_state      state after a rollback; one that the client has not requested is a timeout
     """
@@ -102,8 +103,8 @@ class Branch:
     acked: dict[tuple[int, bytes], tuple[JmsConsumer, Consumer, Delivery]] = field(
         default_factory=dict
     )
-    first_used: int = 0
     timeout: int = 0
+    timeout_at: int = NEVER
     expires: int = NEVER
     rollback_state: State = State.TIMED_OUT
 
@@ -119,12 +120,7 @@ class Branch:
     @property
     def deadline(self) -> int:
         """Steady ms at which the broker rolls it back, or NEVER."""
-        if not self.can_roll_back:
-            return NEVER
-        idle_deadline = (
-            self.first_used + self.timeout if self.first_used and self.timeout else NEVER
-        )
-        return min(idle_deadline, self.expires)
+        return min(self.timeout_at, self.expires) if self.can_roll_back else NEVER
 
     @property
     def has_ended(self) -> bool:
@@ -181,9 +177,10 @@ class Branches:
             raise RejectedRequest(
                 Status.PRECONDITION_FAILED, f"transaction {number} is {branch.state.name}{reason}"
             )
-        if not branch.first_used:
-            branch.first_used = self._broker.clock.steady
-            self._schedule_expiry_check(branch.deadline)
+        if branch.timeout:
+            branch.timeout_at = self._broker.clock.steady + branch.timeout
+            branch.timeout = 0
+            self._schedule_expiry_check(branch.timeout_at)
         return branch
 
     def may_use(self, branch: Branch, connection: JmqConnection) -> bool:
@@ -338,10 +335,8 @@ class Branches:
         transactions = self._broker.transactions.prepared
         if branch.state is not State.PREPARED and len(transactions) >= max_prepared:
             owner = branch.transaction.owner
-            if (
-                sum(transaction.owner == owner for transaction in transactions.values())
-                >= max_prepared
-            ):
+            count = sum(transaction.owner == owner for transaction in transactions.values())
+            if count >= max_prepared:
                 raise RejectedRequest(
                     Status.RESOURCE_FULL,
                     f"{max_prepared} branches of this user are prepared already",
@@ -580,8 +575,7 @@ class TransactionCommands:
                     f"transaction {transaction_id} is not prepared",
                     {"JMQQuantity": 0},
                 )
-            properties = {"JMQQuantity": 1, "JMQTransactionID": Long(transaction_id)}
-            self._connection.reply(packet, properties=properties, body=branch.xid)
+            self._reply(packet, branch, {"JMQQuantity": 1}, branch.xid)
             return
         flags = number(packet, "JMQXAFlags", XaFlag.NOFLAGS)
         branches = []
@@ -631,7 +625,7 @@ class TransactionCommands:
         """
         branch = self._visible(branch)
         if branch is None:
-            raise _unknown_transaction_error()
+            raise RejectedRequest(Status.NOT_FOUND, "the transaction does not exist or has ended")
         return branch
 
     def _find_branch(self, packet: Packet) -> Branch:
@@ -646,20 +640,20 @@ class TransactionCommands:
         branches = self._branches
         xid = _read_xid(packet)
         transaction_id = number(packet, "JMQTransactionID", 0)
+        if not xid and not transaction_id:
+            raise RejectedRequest(Status.BAD_REQUEST, "JMQTransactionID is missing")
+        numbered = branches.by_number(transaction_id)
         if xid:
             branch = self._require_visible(branches.by_xid(xid))
-            is_other_number = transaction_id and transaction_id != branch.number
-            if is_other_number and self._visible(branches.by_number(transaction_id)) is not None:
+            if numbered is not branch and self._visible(numbered) is not None:
                 raise RejectedRequest(
                     Status.BAD_REQUEST, f"transaction {transaction_id} has another Xid"
                 )
-        elif not transaction_id:
-            raise RejectedRequest(Status.BAD_REQUEST, "JMQTransactionID is missing")
         else:
-            branch = self._require_visible(branches.by_number(transaction_id))
-            is_usable = branches.may_use(branch, self._connection)
-            if not is_usable and branch.state is not State.TIMED_OUT:
-                raise _unknown_transaction_error()
+            is_valid = numbered is not None and (
+                numbered.state is State.TIMED_OUT or branches.may_use(numbered, self._connection)
+            )
+            branch = self._require_visible(numbered if is_valid else None)
         if branch.state is not State.PREPARED:
             claim_transaction(self._connection.identity, branch.transaction)
         return branch
@@ -687,8 +681,11 @@ class TransactionCommands:
         properties: dict[str, object] | None = None,
         body: bytes = b"",
     ) -> None:
-        reply_properties = {"JMQTransactionID": Long(branch.number), **(properties or {})}
-        self._connection.reply(packet, properties=reply_properties, body=body)
+        self._connection.reply(
+            packet,
+            properties={"JMQTransactionID": Long(branch.number), **(properties or {})},
+            body=body,
+        )
 
 
 def _read_xid(packet: Packet) -> bytes:
@@ -697,7 +694,3 @@ def _read_xid(packet: Packet) -> bytes:
     Raises ProtocolError.
     """
     return encode_xid(decode_xid(packet.body)) if packet.body else b""
-
-
-def _unknown_transaction_error() -> RejectedRequest:
-    return RejectedRequest(Status.NOT_FOUND, "the transaction does not exist or has ended")
