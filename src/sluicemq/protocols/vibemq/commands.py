@@ -38,7 +38,6 @@ from sluicemq.model.access import MAX_USER, Identity, Operation, Permission, is_
 from sluicemq.model.destination import Address, CreatedBy, Overflow
 from sluicemq.model.errors import (
     AccessDenied,
-    AccessError,
     DestinationConflict,
     PasswordRefused,
     SluiceError,
@@ -225,6 +224,11 @@ _OWN_ACCOUNT_ERRORS: Final = {
 _INVALID_USER_NAME: Final = (
     "Username must be 1-64 characters: alphanumeric, hyphens, underscores, dots."
 )
+_CHANGE_ERRORS: Final[dict[type[SluiceError], str]] = {
+    AccessDenied: "FORBIDDEN",
+    PasswordRefused: "INVALID_PAYLOAD",
+}
+"""Error codes of a change of users; SERVER_ERROR for other errors."""
 
 
 class CommandPayload(msgspec.Struct, rename="camel"):
@@ -363,8 +367,7 @@ def _answer_change(
     elif isinstance(error, UserNotFound):
         connection.refuse(frame.id, "USER_NOT_FOUND", f"User '{name}' not found.")
     else:
-        codes = {AccessDenied: "FORBIDDEN", PasswordRefused: "INVALID_PAYLOAD"}
-        connection.refuse(frame.id, codes.get(type(error), "SERVER_ERROR"), str(error))
+        connection.refuse(frame.id, _CHANGE_ERRORS.get(type(error), "SERVER_ERROR"), str(error))
 
 
 def _denied(connection: VibemqConnection, kind: int, reason: str) -> RejectedRequest:
