@@ -52,7 +52,6 @@ from sluicemq.security.records import (
     make_token,
     save_user,
 )
-from sluicemq.server.listener_settings import Listener
 from tests.security.test_login_queue import ManualEventLoop
 
 ADMIN_TOKEN = "a-token-that-was-made-up"
@@ -123,9 +122,7 @@ class AuthenticatorFixture:
         self, peer: str = "10.0.0.1:5", url: str = "vibemq://", peer_user: str = ""
     ) -> tuple[ConnectionAccess, StubTransport]:
         transport = StubTransport(peer, peer_user)
-        return self.authenticator.open(
-            transport, Listener(url=Url.parse(url)), logs_in=True
-        ), transport  # type: ignore[arg-type]
+        return self.authenticator.open(transport, Url.parse(url), "", logs_in=True), transport  # type: ignore[arg-type]
 
     def begin_login(
         self, access: ConnectionAccess, peer: str, credentials: Credentials
@@ -222,9 +219,9 @@ def test_connection_acts_as_its_user(
     if users:
         fixture.add("anna", permissions=(CONSUME,))
     url = Url.parse(listen)
-    listener = Listener(url=url._replace(options=()), **dict(url.options))
+    user = dict(url.options).get("user", "")
     transport: Any = StubTransport("10.0.0.1:5", certificate)
-    access = fixture.authenticator.open(transport, listener, logs_in=logs_in)
+    access = fixture.authenticator.open(transport, url, user, logs_in=logs_in)
     if isinstance(guest, str):
         assert access.guest is not None
         assert access.guest.name == guest
@@ -240,8 +237,8 @@ def test_insecure_public_opens_public_listeners(fixture: AuthenticatorFixture) -
     authenticator = fixture.make_authenticator(insecure_public=True)
     for listen, logs_in in (("phpmq://0.0.0.0", False), ("vibemq://0.0.0.0", True)):
         transport: Any = StubTransport("10.0.0.1:5")
-        listener = Listener(url=Url.parse(listen))
-        assert authenticator.open(transport, listener, logs_in=logs_in).guest is EVERYBODY
+        access = authenticator.open(transport, Url.parse(listen), "", logs_in=logs_in)
+        assert access.guest is EVERYBODY
 
 
 def test_credentials_are_ignored_where_no_login_is_required(
@@ -680,8 +677,8 @@ def test_first_user_disconnects_anonymous_clients(fixture: AuthenticatorFixture)
         url: str, logs_in: bool, peer_user: str = ""
     ) -> tuple[ConnectionAccess, StubTransport]:
         transport = StubTransport("10.0.0.1:5", peer_user)
-        listener = Listener(url=Url.parse(url))
-        return fixture.authenticator.open(transport, listener, logs_in=logs_in), transport  # type: ignore[arg-type]
+        access = fixture.authenticator.open(transport, Url.parse(url), "", logs_in=logs_in)  # type: ignore[arg-type]
+        return access, transport
 
     unaffected = [
         open_listener_connection("phpmq://", False),
@@ -950,7 +947,7 @@ def test_denials_are_logged_unless_the_audit_log_is_disabled(
     fixture.settings = replace(fixture.settings, audit_log=False)
     authenticator = fixture.make_authenticator()
     transport: Any = StubTransport("10.0.0.1:5")
-    authenticator.open(transport, Listener(url=Url.parse("vibemq://")), logs_in=True).log_denied(
+    authenticator.open(transport, Url.parse("vibemq://"), "", logs_in=True).log_denied(
         "x", Identity("anna"), "y"
     )
     assert len(log) == 1

@@ -28,14 +28,12 @@ from sluicemq.security.user_service import UserService
 from sluicemq.server.config import BrokerSettings, Config
 from sluicemq.server.configuration_reference import EffectiveConfiguration
 from sluicemq.server.event_loop import EventLoopBatch
-from sluicemq.server.listener_settings import Listener
 from tests.admin.context import context
 from tests.support.http import Response
 from tests.support.scan_time import ScanTime
 
 PASSWORD = "correct horse"
 HASH = hash_password(PASSWORD)
-LISTENER = Listener(url=Url("http"))
 
 
 class StubTransport:
@@ -130,7 +128,7 @@ class ApiFixture:
         access = (
             self.authenticator.open_local(transport)
             if local
-            else self.authenticator.open(transport, LISTENER, logs_in=True)
+            else self.authenticator.open(transport, Url("http"), "", logs_in=True)
         )
         return HttpClient(self, Caller(transport, access, ""))
 

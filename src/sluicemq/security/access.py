@@ -130,18 +130,6 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class ListenerOptions(Protocol):
-    """Listener that a connection was accepted by."""
-
-    @property
-    def url(self) -> Url:
-        """URL of the listener."""
-
-    @property
-    def user(self) -> str:
-        """User of its clients, "" = none."""
-
-
 class ClientConnection(Protocol):
     """Connection of a client."""
 

@@ -37,13 +37,13 @@ from sluicemq.model.errors import (
     LowDiskSpace,
     SluiceError,
 )
+from sluicemq.model.url import Url
 from sluicemq.security.access import (
     Access,
     AuthSettings,
     ChangeCallback,
     ClientConnection,
     Credentials,
-    ListenerOptions,
     LoginCallback,
     LoginHandle,
     is_open,
@@ -135,11 +135,12 @@ class Authenticator:
         self._update_required()
 
     def open(
-        self, transport: ClientConnection, listener: ListenerOptions, *, logs_in: bool
+        self, transport: ClientConnection, url: Url, user: str, *, logs_in: bool
     ) -> ConnectionAccess:
-        """Return the access of a new connection; `logs_in` states that its protocol has logins."""
+        """Return the access of a new connection to the listener with that URL; `logs_in` states
+        that its protocol has logins, `user` is that of its clients if not, "" for none."""
         return ConnectionAccess(
-            self, transport, lambda: self._guest(listener, transport.peer_user, logs_in)
+            self, transport, lambda: self._guest(url, user, transport.peer_user, logs_in)
         )
 
     def open_local(self, transport: ClientConnection) -> ConnectionAccess:
@@ -212,18 +213,18 @@ class Authenticator:
         if count:
             log.info("anonymous clients are disconnected", connections=count)
 
-    def _guest(self, listener: ListenerOptions, certified: str, logs_in: bool) -> Identity | None:
+    def _guest(self, url: Url, user: str, certified: str, logs_in: bool) -> Identity | None:
         if certified:
             if not self._knows_users:
                 return EVERYBODY
             identity = self.user_snapshot.identity(certified)
             return None if logs_in and identity is ANONYMOUS else identity
         if not logs_in:
-            if listener.user:
-                return self.user_snapshot.identity(listener.user)
+            if user:
+                return self.user_snapshot.identity(user)
             required, insecure = self._settings.required, self._insecure_public
-            return EVERYBODY if is_open(listener.url, "", required, insecure) else ANONYMOUS
-        if self.required or (listener.url.public and not self._insecure_public):
+            return EVERYBODY if is_open(url, "", required, insecure) else ANONYMOUS
+        if self.required or (url.public and not self._insecure_public):
             return None
         return EVERYBODY
 

@@ -308,7 +308,9 @@ class SessionFactories:
             if local:
                 access = self._authenticator.open_local(transport)
             else:
-                access = self._authenticator.open(transport, options, logs_in=True)
+                access = self._authenticator.open(
+                    transport, options.url, options.user, logs_in=True
+                )
             return HttpSession(transport, service, access, host=name, tls=url.tls)
 
         return open_session
@@ -316,7 +318,7 @@ class SessionFactories:
     def _guest_access(self, options: Listener, transport: Transport, refused: bool) -> Access:
         """Return the access of a client without a login. Raises TooManyConnections."""
         _expect_capacity(options, refused)
-        access = self._authenticator.open(transport, options, logs_in=False)
+        access = self._authenticator.open(transport, options.url, options.user, logs_in=False)
         if access.guest is not None:
             transport.claim_user(access.guest.name)
         return access
@@ -360,7 +362,7 @@ class SessionFactories:
         return VibemqSession(
             transport,
             self._broker,
-            self._authenticator.open(transport, options, logs_in=True),
+            self._authenticator.open(transport, options.url, options.user, logs_in=True),
             self._large,
             VibemqOptions(
                 durability=_durability(options, Durability.SYNC),
@@ -388,7 +390,7 @@ class SessionFactories:
 
     def _jms(self, options: Listener, transport: Transport, refused: bool) -> Session:
         settings = self._jmq_settings
-        access = self._authenticator.open(transport, options, logs_in=True)
+        access = self._authenticator.open(transport, options.url, options.user, logs_in=True)
         authentication = options.authentication
         if authentication == "auto":
             # without a required login any response is accepted, and all clients support digest
