@@ -121,19 +121,13 @@ class FailureTable:
 
 def address_of(peer: str) -> str:
     """Return the address by which logins of the client at `Transport.peer` are counted; "" for a
-    Unix socket.
+    Unix socket, whose peer has no colon.
 
     For an IPv6 address, it is the /64 network, because a client can use any address in it.
     """
-    host, colon, _ = peer.rpartition(":")
-    if not colon:
-        return ""
-    if ":" in host:
-        try:
-            address = ipaddress.IPv6Address(host.partition("%")[0])
-        except ValueError:
-            return host
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
-        return str(ipaddress.IPv6Network((address, 64), strict=False))
-    return host
+    host = peer.rpartition(":")[0]
+    try:
+        address = ipaddress.IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
+    return str(address.ipv4_mapped or ipaddress.IPv6Network((address, 64), strict=False))

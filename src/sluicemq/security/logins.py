@@ -283,12 +283,11 @@ class PasswordUpgrades:
 
     def offer(self, user: str, stored: str, password: str) -> None:
         """Replace the hash `stored` of this password soon, if it is a bcrypt hash."""
-        if self._paused or not bcrypt_cost(stored) or len(self._waiting) >= MAX_WAITING:
-            return
-        if len(password.encode()) > MAX_PASSWORD:  # only bcrypt hashes accept longer passwords
-            return
-        self._waiting[user] = stored, password
-        self._advance()
+        # only bcrypt hashes accept longer passwords
+        is_replaceable = bcrypt_cost(stored) and len(password.encode()) <= MAX_PASSWORD
+        if is_replaceable and not self._paused and len(self._waiting) < MAX_WAITING:
+            self._waiting[user] = stored, password
+            self._advance()
 
     def resume(self) -> None:
         """Resume replacing hashes, because the file has changed."""

@@ -19,6 +19,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, filterfalse
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -170,12 +171,10 @@ def decode(content: bytes, source: str) -> Database:
 
 
 def _problems(database: Database) -> Iterator[str]:
-    invalid_names = [name for name in database.users if not is_user_name(name)]
-    for name in invalid_names + [name for name in database.roles if not is_role_name(name)]:
+    invalid_users = filterfalse(is_user_name, database.users)
+    for name in chain(invalid_users, filterfalse(is_role_name, database.roles)):
         yield f"{name[:100]!r} cannot be the name of a user or role"
-    permission_lists = [*database.roles.items()]
     for name, user in database.users.items():
-        permission_lists.append((name, user.permissions))
         if not _PASSWORD.match(user.password) and not bcrypt_cost(user.password):
             yield (
                 f"users.{name}.password is neither an argon2id hash nor one of bcrypt with a cost "
@@ -187,7 +186,8 @@ def _problems(database: Database) -> Iterator[str]:
             yield f"users.{name}: there is no role {missing[0]!r}"
         if not all(_SHA256.match(token.sha256) for token in user.tokens):
             yield f"users.{name}.tokens: a sha256 has 64 hexadecimal digits"
-    for name, permissions in permission_lists:
+    own_permissions = ((name, user.permissions) for name, user in database.users.items())
+    for name, permissions in chain(database.roles.items(), own_permissions):
         if not all(is_pattern(permission.pattern) for permission in permissions):
             yield f"{name}: a pattern has 1 to 256 characters"
 
@@ -297,9 +297,10 @@ def save_user(
     `hash_password` raises AccessError for an unacceptable password. A new password keeps the
     permission for digest logins unless changed. Raises the errors of `add_user` and `change_user`.
     """
-    password = requested.password if isinstance(requested.password, str) else ""
-    hashed = hash_password(password) if password else ""
-    digest = digest_form(name, password) if password else ""
+    hashed = digest = ""
+    if requested.password:
+        hashed = hash_password(requested.password)
+        digest = digest_form(name, requested.password)
     if not new:
         return change_user(database, name, requested, hashed, digest, now)
     user = UserRecord(
