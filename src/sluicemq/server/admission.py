@@ -75,9 +75,8 @@ class Admission(Generic[ConnectionT]):
         per address."""
         self._handshake_peers: set[str] = set()
         """Peers of the pending handshakes that `_by_address` counts."""
-        self._by_user: Counter[str] = Counter()
         self._users: dict[ConnectionT, str] = {}
-        """Users whose connection limit counts a connection."""
+        """Users whose connection limit counts a connection, "" for none."""
         self.accepted = 0
         self.refused = 0
         self.received_bytes = 0
@@ -159,20 +158,10 @@ class Admission(Generic[ConnectionT]):
         limit = self.options.max_connections_per_user
         if not limit or user == self._users.get(connection, ""):
             return
-        if user and self._by_user[user] >= limit:
+        if user and list(self._users.values()).count(user) >= limit:
             self.closed["user-limit"] += 1
             raise TooManyConnections(f"{user} has {limit} connections already, which is the limit")
-        self._forget_user(connection)
-        if user:
-            self._by_user[user] += 1
-            self._users[connection] = user
-
-    def _forget_user(self, connection: ConnectionT) -> None:
-        user = self._users.pop(connection, "")
-        if user:
-            self._by_user[user] -= 1
-            if not self._by_user[user]:
-                del self._by_user[user]
+        self._users[connection] = user
 
     def remove(self, connection: ConnectionT) -> None:
         """Unregister a closed connection."""
@@ -183,7 +172,7 @@ class Admission(Generic[ConnectionT]):
             self.connections.remove(connection)
             self.received_bytes += connection.received_bytes
             self.sent_bytes += connection.sent_bytes
-            self._forget_user(connection)
+            self._users.pop(connection, None)
             self._count_address(connection.peer, -1)
 
 
