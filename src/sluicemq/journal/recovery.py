@@ -6,6 +6,7 @@ import re
 import time
 from array import array
 from collections.abc import Iterator
+from contextlib import ExitStack
 from heapq import merge
 from itertools import compress, zip_longest
 from operator import lt
@@ -267,8 +268,9 @@ class Recovery:
             self._report_end(durable_offset, size, 0)
             self._discard(path)
             return None
-        view = open_segment(self.directory, first, following, self.identity)
-        try:
+        with ExitStack() as stack:
+            view = open_segment(self.directory, first, following, self.identity)
+            stack.callback(view.close)
             tail: Tail | None = None
             index = view.index
             end = view.index_offset
@@ -280,7 +282,6 @@ class Recovery:
                 if following is None:
                     tail = self._find_tail(view, durable, durable_offset)
                     if self._repairs and not tail.heads:
-                        view.close()
                         self._discard(path)
                         return None
                 else:
@@ -290,9 +291,7 @@ class Recovery:
                 index = SegmentIndex(
                     memoryview(build_index(tail.heads, SEGMENT_HEADER_BYTES, self._names))
                 )
-        except BaseException:
-            view.close()
-            raise
+            stack.pop_all()
         segment = LiveSegment(first)
         segment.end = end
         part = SegmentPart(segment, view, index)
