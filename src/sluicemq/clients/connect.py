@@ -17,9 +17,22 @@ TLS, `ca` (a file of trusted certificates), `insecure` (do not verify the broker
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 
 from sluicemq.model.errors import ConfigurationError
+
+_CLIENTS: Final = {
+    "phpmq": ("phpmq", "PhpmqClient"),
+    "msglite": ("msglite", "MsgliteClient"),
+    "vibemq": ("vibemq", "VibeMQClient"),
+    "jmq": ("jmq", "JmqClient"),
+    "mq": ("jmq", "JmqClient"),
+    "mqtcp": ("jmq", "JmqClient"),
+    "mqssl": ("jmq", "JmqClient"),
+}
+"""Module and client by the scheme of a URL. Modules are imported on first use: they are slow to
+load."""
 
 
 async def connect(url: str, **options: Any) -> Any:
@@ -28,22 +41,9 @@ async def connect(url: str, **options: Any) -> Any:
     `options` are passed to the client's `open`. Raises as that; ConfigurationError for a URL of
     another protocol.
     """
-    # imported only for the protocol in use, because the modules are slow to load
-    match url.partition("://")[0].lower().split("+")[0]:
-        case "phpmq":
-            from sluicemq.clients.phpmq import PhpmqClient
-
-            return await PhpmqClient.open(url, **options)
-        case "msglite":
-            from sluicemq.clients.msglite import MsgliteClient
-
-            return await MsgliteClient.open(url, **options)
-        case "vibemq":
-            from sluicemq.clients.vibemq import VibeMQClient
-
-            return await VibeMQClient.open(url, **options)
-        case "jmq" | "mq" | "mqtcp" | "mqssl":
-            from sluicemq.clients.jmq import JmqClient
-
-            return await JmqClient.open(url, **options)
-    raise ConfigurationError("the URL of a broker begins with jmq, msglite, phpmq or vibemq")
+    scheme = url.partition("://")[0].lower().split("+")[0]
+    if scheme not in _CLIENTS:
+        raise ConfigurationError("the URL of a broker begins with jmq, msglite, phpmq or vibemq")
+    module, name = _CLIENTS[scheme]
+    client = getattr(import_module(f"sluicemq.clients.{module}"), name)
+    return await client.open(url, **options)
