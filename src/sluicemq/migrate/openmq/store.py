@@ -565,36 +565,34 @@ class _Store:
                 continue
             with handle_damage(self._on_damage):
                 sends = [message_of_packet(raw, _LOG)[0] for raw in transaction.sends]
-                updated_messages = dict(acked_messages)
-                acks = [self._reserve_acked(ack, updated_messages) for ack in transaction.acks]
-                existing = [ack for ack in acks if ack is not None]
+                acks = list(self._read_acked(transaction.acks))
                 plan.prepared_transactions.append(
-                    PreparedTransaction(transaction.xid, sends, existing)
+                    PreparedTransaction(
+                        transaction.xid, sends, [(message, name) for _, message, name in acks]
+                    )
                 )
-                acked_messages = updated_messages
+                acked_messages.update((identity, message) for identity, message, _ in acks)
         plan.counts.update(
             source_message.message.destination for source_message in acked_messages.values()
         )
         for identity in acked_messages:
             del self._messages[identity]
 
-    def _reserve_acked(
-        self, ack: LoggedAck, acked_messages: dict[StoreKey, SourceMessage]
-    ) -> tuple[SourceMessage, str] | None:
-        identity = (ack.destination, ack.sysid)
-        stored_message = self._messages.get(identity)
-        if stored_message is None:
-            return None
-        address = stored_message.address
-        name: str | None = ""
-        if address.kind is Kind.TOPIC:
-            name = self._names.get(ack.consumer, {}).get(address.name)
-        delivery_counts, _ = self._choose_delivery(stored_message)
-        if name is None or not delivery_counts or name not in delivery_counts:
-            return None
-        if identity not in acked_messages:
-            acked_messages[identity] = _source_message(stored_message, delivery_counts)
-        return acked_messages[identity], name
+    def _read_acked(self, acks: list[LoggedAck]) -> Iterator[tuple[StoreKey, SourceMessage, str]]:
+        """Yield the acknowledged messages that exist, each with its key and the name of the
+        subscription. Raises Damage."""
+        for ack in acks:
+            identity = (ack.destination, ack.sysid)
+            stored_message = self._messages.get(identity)
+            if stored_message is None:
+                continue
+            address = stored_message.address
+            name: str | None = ""
+            if address.kind is Kind.TOPIC:
+                name = self._names.get(ack.consumer, {}).get(address.name)
+            delivery_counts, _ = self._choose_delivery(stored_message)
+            if name is not None and delivery_counts and name in delivery_counts:
+                yield identity, _source_message(stored_message, delivery_counts), name
 
 
 def _directory_name(key: str) -> str:
