@@ -85,7 +85,9 @@ class PlainCell(Cell):
             return MaintenanceSession(transport, broker, FixedProcess(), access=access)
         if self.protocol == "msglite":
             return MsgliteSession(transport, broker, replies, idle_offload(), access=access)
-        return GatewaySession(transport, broker, replies, access=access, address=QUEUE)
+        return GatewaySession(
+            transport, broker, replies, idle_offload(), access=access, address=QUEUE
+        )
 
     def issue(self, data: bytes, error: bytes = b"") -> None:
         """Issue a command.

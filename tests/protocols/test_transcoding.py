@@ -1,4 +1,4 @@
-"""Bodies that their JMQ clients compressed, as other protocols read them."""
+"""Bodies of messages as clients of other protocols read them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import FrameTooLarge, ProtocolError
-from sluicemq.model.message import UNCOMPRESSED_SIZE, Message, Origin
+from sluicemq.model.message import UNCOMPRESSED_SIZE, BodyKind, Message, Origin
 from sluicemq.protocols.java import MAX_SIZE
-from sluicemq.protocols.transcoding import expanded, expanded_size
+from sluicemq.protocols.transcoding import content, expanded, expanded_size
 
 
 def message(flags: int, body: bytes, origin: Origin = Origin.JMQ) -> Message:
@@ -48,3 +48,10 @@ def test_compressed_message_without_stated_size_may_have_maximum_size() -> None:
     published = message(0x0405, b"abc")
     published.properties = None
     assert expanded_size(published) == MAX_SIZE
+
+
+@pytest.mark.parametrize("kind", BodyKind)
+@pytest.mark.parametrize("origin", Origin)
+def test_body_is_content_except_java_serializations(kind: BodyKind, origin: Origin) -> None:
+    message = Message(Address(Kind.QUEUE, "q"), b"\xff{}", kind, origin)
+    assert content(message) == (b"/3t9" if kind >= BodyKind.MAP else b"\xff{}")

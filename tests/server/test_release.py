@@ -180,11 +180,11 @@ CASES: Final[dict[str, tuple[Callable[[Transport, ServerFixture], Session], tupl
         (b"? 1 5 q\r\nx\r\n", b"< 5 a b\r\n", b"> 9999 1 q\r\nxxx"),
     ),
     "gateway": (
-        lambda transport, server: GatewaySession(transport, server.broker, REPLIES),
+        lambda transport, server: GatewaySession(transport, server.broker, REPLIES, idle_offload()),
         (b"POST / HTTP/1.0\r\nContent-Length: 9999\r\n\r\n", b"xxx"),
     ),
     "gateway, waiting": (
-        lambda transport, server: GatewaySession(transport, server.broker, REPLIES),
+        lambda transport, server: GatewaySession(transport, server.broker, REPLIES, idle_offload()),
         (b"POST / HTTP/1.0\r\nContent-Length: 3\r\n\r\nxxx",),
     ),
     "vibemq": (
@@ -224,7 +224,7 @@ CASES: Final[dict[str, tuple[Callable[[Transport, ServerFixture], Session], tupl
         (b"> x y z\r\n" + bytes(5000),),
     ),
     "gateway, bad input": (
-        lambda transport, server: GatewaySession(transport, server.broker, REPLIES),
+        lambda transport, server: GatewaySession(transport, server.broker, REPLIES, idle_offload()),
         (b"x\r\n" + bytes(5000),),
     ),
     "vibemq, bad input": (

@@ -17,6 +17,7 @@ from sluicemq.protocols.msglite import mapping as msglite
 from sluicemq.protocols.msglite import wire as msglite_wire
 from sluicemq.protocols.phpmq import session as phpmq
 from sluicemq.protocols.phpmq import wire as phpmq_wire
+from sluicemq.protocols.transcoding import content
 from sluicemq.protocols.vibemq import mapping as vibemq
 from sluicemq.protocols.vibemq import wire as vibemq_wire
 from sluicemq.protocols.vibemq.wire import Decoder as VibemqDecoder
@@ -70,7 +71,7 @@ class PhpmqConverter:
 
     def to_client(self, message: Message) -> ClientMessage:
         ttl_seconds = phpmq_wire.seconds_left(message.expiration, NOW)
-        return ClientMessage(phpmq.to_content(message), ttl_seconds=ttl_seconds)
+        return ClientMessage(content(message), ttl_seconds=ttl_seconds)
 
 
 class MsgliteConverter:
@@ -95,7 +96,7 @@ class MsgliteConverter:
         ttl_seconds = msglite.wire_timeout(message)
         address, correlation = msglite.read_address(reply) if reply else (None, "")
         return ClientMessage(
-            msglite.wire_body(message),
+            content(message),
             correlation=correlation,
             reply_to=address,
             ttl_seconds=0 if ttl_seconds == msglite.NO_EXPIRY else ttl_seconds,

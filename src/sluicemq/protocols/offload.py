@@ -1,5 +1,5 @@
 """Worker threads for large bodies: they unpack, check, convert and compress what would block the
-event loop.
+event loop. A session has a `BodyConversion` for messages of other protocols.
 
 A broker has one `Offload`. It runs few jobs at a time, in the order of submission, because each may
 need much memory, which is reserved before a job starts. A job waits while other connections' input
@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
+from sluicemq.broker import Delivery
 from sluicemq.model.errors import without_traceback
-from sluicemq.protocols.transport import Background
+from sluicemq.model.message import Message
+from sluicemq.protocols.transcoding import content, conversion_work, expanded_size
+from sluicemq.protocols.transport import Alarm, Background, Transport
 
 LARGE: Final = 256 * 1024
 """Size of a body, in bytes, above which a job handles it; of a body to be converted, its
@@ -111,3 +114,55 @@ class Offload:
         finally:
             self._memory.unreserve(job.size)
             self._start_jobs()
+
+
+# --- conversion of messages from other protocols -------------------------------------------------
+
+
+def conversion_time(message: Message) -> int:
+    """Return the work of converting a body as `conversion_work` does; 0 if it stays unchanged."""
+    work = conversion_work(message)
+    return work if work > len(message.body) else 0
+
+
+class BodyConversion:
+    """Conversion of the body of one delivery of a session. The deliveries after it wait.
+
+    blocked  that delivery and those after it, which the session adds; empty without a conversion
+    """
+
+    __slots__ = ("_job", "_offload", "_timer", "blocked")
+
+    def __init__(self, transport: Transport, offload: Offload) -> None:
+        self._offload = offload
+        self._job: OffloadedJob | None = None
+        self._timer = Alarm(transport)
+        """Scheduled sending of the message."""
+        self.blocked: list[Delivery] = []
+
+    def start(
+        self, message: Message, deliveries: list[Delivery], send: Callable[[bytes], None]
+    ) -> None:
+        """Convert the body of `message`, that of the first delivery, and call `send` with it."""
+        self.blocked = deliveries
+        self._job = self._offload.submit(
+            partial(content, message), partial(self._end, send), 2 * expanded_size(message)
+        )
+
+    def _end(self, send: Callable[[bytes], None], body: bytes | Exception) -> None:
+        # in an event loop callback of this connection, so that an error ends only it
+        self._timer.set(0, partial(self._send, send, body))
+
+    def _send(self, send: Callable[[bytes], None], body: bytes | Exception) -> None:
+        if isinstance(body, Exception):
+            raise body
+        send(body)
+
+    def take_blocked(self) -> list[Delivery]:
+        """Remove and return the blocked deliveries. Their conversion is not reported any more."""
+        if self._job is not None:
+            self._job.cancel()
+            self._job = None
+        self._timer.cancel()
+        blocked, self.blocked = self.blocked, []
+        return blocked

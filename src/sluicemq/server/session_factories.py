@@ -353,6 +353,7 @@ class SessionFactories:
             transport,
             self._broker,
             self._replies,
+            self._large.offload,
             access=self._guest_access(options, transport, refused),
             address=options.request_queue,
             max_body=options.max_frame_bytes,

@@ -46,7 +46,9 @@ class Harness(SessionHarness):
         """Open a connection to the gateway."""
         transport = RecordedTransport(self)
         return Peer(
-            self, transport, GatewaySession(transport, self.broker, self.replies, access=access)
+            self,
+            transport,
+            GatewaySession(transport, self.broker, self.replies, self.offload, access=access),
         )
 
     def temporary(self) -> list[str]:

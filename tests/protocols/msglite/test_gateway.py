@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import DestinationSettings, Overflow
 from sluicemq.model.errors import FrameTooLarge
-from sluicemq.model.message import BodyKind
+from sluicemq.model.message import BodyKind, Message, Origin
+from sluicemq.protocols import java
 from sluicemq.protocols.msglite import wire
 from sluicemq.protocols.msglite.gateway import ADDRESS, TIMEOUT
 from sluicemq.protocols.msglite.http import REASONS, GatewayRequest, RequestReader
@@ -82,6 +83,43 @@ def test_forwards_request_and_returns_its_response(
     worker.reply_with(b"")
     assert (client.take_bytes(), client.transport.close_reason) == (b"", "")
     client.drop()
+    assert harness.temporary() == []
+
+
+def test_response_of_jms_client_is_converted_in_another_thread(
+    harness: Harness, client: Peer, worker: Worker
+) -> None:
+    client.send_bytes(GET)
+    worker.next_request()
+    worker.reply_with(OK)
+    client.take_bytes()
+    values = {f"key {number}": number for number in range(2000)}
+    reply = harness.broker.destinations.queue(worker.reply.decode())
+    body = java.dumps_map(values)
+    harness.broker.publish(reply, Message(reply.address, body, BodyKind.MAP, Origin.JMQ))
+    harness.run_event_loop()
+    worker.reply_with(b"!")
+    assert client.take_bytes() == b""
+    worker.reply_with(b"")
+    assert client.open
+    harness.background.run()
+    harness.run_event_loop()
+    response = client.take_bytes()
+    assert (json.loads(response[:-1]), response[-1:]) == (values, b"!")
+    assert not client.open
+
+
+def test_conversion_ends_with_connection(harness: Harness, client: Peer, worker: Worker) -> None:
+    client.send_bytes(GET)
+    worker.next_request()
+    reply = harness.broker.destinations.queue(worker.reply.decode())
+    body = java.dumps_map(dict.fromkeys(map(str, range(2000)), 1))
+    harness.broker.publish(reply, Message(reply.address, body, BodyKind.MAP, Origin.JMQ))
+    harness.run_event_loop()
+    client.drop()
+    harness.background.run()
+    harness.run_event_loop()
+    assert client.take_bytes() == b""
     assert harness.temporary() == []
 
 

@@ -10,7 +10,6 @@ from sluicemq.protocols.msglite.mapping import (
     NO_EXPIRY,
     read_address,
     to_message,
-    wire_body,
     wire_reply,
     wire_timeout,
 )
@@ -147,11 +146,3 @@ def test_any_address_comes_out_as_it_went_in(start: bytes, rest: bytes) -> None:
 def test_malformed_reply_addresses_are_queue_names(name: bytes) -> None:
     assert read_address(name) == (Address(Kind.QUEUE, name.decode()), "")
     assert wire_reply(made(1, name)) == name
-
-
-@pytest.mark.parametrize("kind", BodyKind)
-@pytest.mark.parametrize("origin", Origin)
-def test_body_conversion(kind: BodyKind, origin: Origin) -> None:
-    message = Message(A, b"\xff{}", kind, origin)
-    only_for_java = origin is not Origin.MSGLITE and kind >= BodyKind.MAP
-    assert wire_body(message) == (b"/3t9" if only_for_java else b"\xff{}")

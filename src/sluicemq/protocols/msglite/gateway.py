@@ -18,6 +18,7 @@ status 500 and a reason, or reset the connection of a response in progress. The 
 from __future__ import annotations
 
 from enum import Enum
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -35,8 +36,10 @@ from sluicemq.protocols.msglite.http import (
     encode_failure,
     encode_head,
 )
-from sluicemq.protocols.msglite.mapping import to_message, wire_body
+from sluicemq.protocols.msglite.mapping import to_message
 from sluicemq.protocols.msglite.session import ReplyAddresses
+from sluicemq.protocols.offload import LARGE, BodyConversion, Offload, conversion_time
+from sluicemq.protocols.transcoding import content
 from sluicemq.protocols.transport import Alarm, Login, SessionInfo, Transport
 from sluicemq.security.access import OPEN, Access
 
@@ -63,6 +66,7 @@ class GatewaySession:
         "_alarm",
         "_broker",
         "_channel",
+        "_conversion",
         "_owned",
         "_publisher",
         "_reader",
@@ -77,6 +81,7 @@ class GatewaySession:
         transport: Transport,
         broker: Broker,
         replies: ReplyAddresses,
+        offload: Offload,
         *,
         access: Access = OPEN,
         address: str = ADDRESS,
@@ -98,6 +103,7 @@ class GatewaySession:
         """Temporary queues R and B."""
         self._publisher = Publisher(self._channel, self._finish_parked)
         self._sent = SentDeliveries(broker, refill=True)
+        self._conversion = BodyConversion(transport, offload)
         self._alarm = Alarm(transport)
         self._restart_timeout()
 
@@ -153,6 +159,7 @@ class GatewaySession:
         self._channel.close()
         self._alarm.cancel()
         self._sent.unsent.clear()
+        self._conversion.take_blocked()
         self._publisher.end()
         self._publisher.release()
         owned, self._owned = self._owned, []
@@ -201,20 +208,20 @@ class GatewaySession:
         creator = self._channel.identity.creator
         target = broker.destinations.queue(self._address, creator, CreatedBy.MSGLITE)
         reply = self._create(self, creator)
-        content = self._create(self._replies, creator)
+        body_queue = self._create(self._replies, creator)
         announcement = {
             "method": request.method,
             "url": request.url,
             "protocol": request.protocol,
             "headers": request.headers,
-            "bodyAddr": content.name,
+            "bodyAddr": body_queue.name,
         }
         head = self._message(target, msgspec.json.encode(announcement), encode_name(reply.name))
         head.kind = BodyKind.JSON
         self._state = _State.WAITING
         self._restart_timeout()
         broker.attach(reply.queue, self, Window(_WINDOW, True), ack_timeout=0, owner=self)
-        broker.publish(content, self._message(content, request.body))
+        broker.publish(body_queue, self._message(body_queue, request.body))
         self._publisher.publish(target, head, None)
         self._channel.traffic.published += 2
         self._reader.discard()
@@ -236,14 +243,36 @@ class GatewaySession:
     # --- the response ------------------------------------------------------------------------
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
-        """Send the reply, then the parts of the body, up to the empty one."""
+        """Send the reply, then the parts of the body, up to the empty one. Those after a message
+        whose conversion takes long wait."""
         self._channel.traffic.delivered += len(deliveries)
-        for delivery in deliveries:
+        if self._conversion.blocked:
+            self._conversion.blocked += deliveries
+        else:
+            self._send(consumer, deliveries)
+
+    def _send_converted(self, consumer: Consumer, body: bytes) -> None:
+        self._send(consumer, self._conversion.take_blocked(), body)
+
+    def _send(
+        self, consumer: Consumer, deliveries: list[Delivery], converted: bytes | None = None
+    ) -> None:
+        """Send messages. `converted` is the body of the first one, if another thread has converted
+        it."""
+        for index, delivery in enumerate(deliveries):
             if self._state is _State.CLOSED:
                 return
-            assert delivery.message is not None  # unacked
+            message = delivery.message
+            assert message is not None  # unacked
+            if converted is not None:
+                body, converted = converted, None
+            elif conversion_time(message) > LARGE:
+                send = partial(self._send_converted, consumer)
+                self._conversion.start(message, deliveries[index:], send)
+                return
+            else:
+                body = content(message)
             self._sent.unsent.append((consumer, delivery))
-            body = wire_body(delivery.message)
             if self._state is _State.WAITING:
                 self._begin(body)
             elif body:

@@ -29,7 +29,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from sluicemq.model.destination import Address, Kind, decode_name, encode_name
 from sluicemq.model.message import LAST_TIME, BodyKind, Durability, Message, Origin
-from sluicemq.protocols.transcoding import answer_correlation, content
+from sluicemq.protocols.transcoding import answer_correlation
 
 # In CPython 3.11, the look-up of an enum member takes 20 times as long as that of a global.
 _BYTES: Final = BodyKind.BYTES
@@ -131,8 +131,3 @@ def _read_answer(raw: bytes) -> tuple[Address, str] | None:
     except UnicodeDecodeError:
         return None
     return (address, correlation) if _write_address(address, correlation) == raw else None
-
-
-def wire_body(message: Message) -> bytes:
-    """Return the body for msglite clients."""
-    return message.body if message.origin is _MSGLITE else content(message)

@@ -46,7 +46,6 @@ from sluicemq.protocols.msglite.mapping import (
     REPLY_PREFIX,
     read_address,
     to_message,
-    wire_body,
     wire_reply,
     wire_timeout,
 )
@@ -62,8 +61,8 @@ from sluicemq.protocols.msglite.wire import (
     encode_message,
     message_head,
 )
-from sluicemq.protocols.offload import LARGE, Offload, OffloadedJob
-from sluicemq.protocols.transcoding import conversion_work, expanded_size
+from sluicemq.protocols.offload import LARGE, BodyConversion, Offload, conversion_time
+from sluicemq.protocols.transcoding import content
 from sluicemq.protocols.transport import Alarm, Login, SessionInfo, Transport
 from sluicemq.security.access import OPEN, Access
 
@@ -139,7 +138,6 @@ class MsgliteSession:
         "_destinations",
         "_durability",
         "_held_bytes",
-        "_offload",
         "_pending",
         "_publisher",
         "_query",
@@ -189,8 +187,7 @@ class MsgliteSession:
         self._alarm_at = 0
         self._unsent = 0
         self._sent = SentDeliveries(broker, refill=False)
-        self._offload = offload
-        self._conversion: OffloadedJob | None = None
+        self._conversion = BodyConversion(transport, offload)
 
     # --- from the connection -----------------------------------------------------------------
 
@@ -265,8 +262,7 @@ class MsgliteSession:
         """
         self._channel.close()
         self._alarm.cancel()
-        if self._conversion is not None:
-            self._conversion.cancel()
+        self._conversion.take_blocked()
         self._end_consumers(self._sent.unsent)
         self._sent.unsent.clear()
         for consumer in list(self._window.consumers):
@@ -480,37 +476,22 @@ class MsgliteSession:
             assert message is not None  # unacked
             if message.origin is _MSGLITE:
                 body = message.body
-            elif (
-                message.origin is _JMQ
-                and (work := conversion_work(message)) > LARGE
-                and work > len(message.body)
-            ):
+            elif message.origin is _JMQ and conversion_time(message) > LARGE:
                 self._wait_reasons ^= WAITING | CONVERTING
-                self._conversion = self._offload.submit(
-                    partial(wire_body, message),
-                    partial(self._end_conversion, consumer, delivery, message),
-                    2 * expanded_size(message),
-                )
+                send = partial(self._send_converted, consumer, delivery, message)
+                self._conversion.start(message, deliveries, send)
                 return
             else:
-                body = wire_body(message)
+                body = content(message)
             self._send_message(consumer, delivery, message, body)
 
-    def _end_conversion(
-        self, consumer: Consumer, delivery: Delivery, message: Message, body: bytes | Exception
-    ) -> None:
-        send = partial(self._send_converted, consumer, delivery, message, body)
-        # in a callback of this connection, so that an error ends only this connection
-        self._transport.call_later(0, send)
-
     def _send_converted(
-        self, consumer: Consumer, delivery: Delivery, message: Message, body: bytes | Exception
+        self, consumer: Consumer, delivery: Delivery, message: Message, body: bytes
     ) -> None:
         """Send a message with its converted body, even if its queue has been deleted."""
         if self._channel.closed:
             return
-        if isinstance(body, Exception):
-            raise body
+        self._conversion.take_blocked()
         self._wait_reasons &= ~CONVERTING
         self._send_message(consumer, delivery, message, body)
         self._run()
