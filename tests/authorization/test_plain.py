@@ -80,7 +80,7 @@ class PlainCell(Cell):
         broker, replies = fixture.broker, fixture.replies
         access = fixture.open_without_login(transport, self.protocol, actor)
         if self.protocol == "phpmq":
-            return PhpmqSession(transport, broker, access=access)
+            return PhpmqSession(transport, broker, idle_offload(), access=access)
         if self.protocol == "phpmq-maintenance":
             return MaintenanceSession(transport, broker, FixedProcess(), access=access)
         if self.protocol == "msglite":

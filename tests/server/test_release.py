@@ -168,7 +168,7 @@ MODULES: Final = ("sluicemq.server", "sluicemq.protocols", "sluicemq.admin", "uv
 
 CASES: Final[dict[str, tuple[Callable[[Transport, ServerFixture], Session], tuple[bytes, ...]]]] = {
     "phpmq": (
-        lambda transport, server: PhpmqSession(transport, server.broker),
+        lambda transport, server: PhpmqSession(transport, server.broker, idle_offload()),
         (encode_consume(b"q", 3) + encode_send(b"q", b"x"), encode_send(b"q", bytes(9999))[:-1]),
     ),
     "maintenance": (
@@ -216,7 +216,7 @@ CASES: Final[dict[str, tuple[Callable[[Transport, ServerFixture], Session], tupl
         (b"\0",),
     ),
     "phpmq, bad input": (
-        lambda transport, server: PhpmqSession(transport, server.broker),
+        lambda transport, server: PhpmqSession(transport, server.broker, idle_offload()),
         (encode_send(b"q", b"x"), b"H0100102P01x" + bytes(5000)),
     ),
     "msglite, bad input": (

@@ -27,11 +27,13 @@ class Harness(SessionHarness):
         self.replies = ReplyAddresses(self.clock.wall)
 
     def open(self, transport: Transport) -> PhpmqSession:
-        return PhpmqSession(transport, self.broker)
+        return PhpmqSession(transport, self.broker, idle_offload())
 
     def phpmq(self, access: Access = OPEN) -> PhpmqPeer:
         transport = RecordedTransport(self)
-        return PhpmqPeer(self, transport, PhpmqSession(transport, self.broker, access=access))
+        return PhpmqPeer(
+            self, transport, PhpmqSession(transport, self.broker, idle_offload(), access=access)
+        )
 
     def msglite(self, access: Access = OPEN) -> MsglitePeer:
         transport = RecordedTransport(self)

@@ -327,6 +327,7 @@ class SessionFactories:
         return PhpmqSession(
             transport,
             self._broker,
+            self._large.offload,
             access=self._guest_access(options, transport, refused),
             dispatch_version=options.dispatch_version,
             durability=_durability(options, Durability.SYNC),

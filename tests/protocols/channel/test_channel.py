@@ -19,12 +19,13 @@ from sluicemq.protocols.channel import (
 from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.transport import Transport
 from sluicemq.security.access import OPEN
+from tests.support.offload import idle_offload
 from tests.support.sessions import RecordedTransport, SessionHarness
 
 
 class Harness(SessionHarness):
     def open(self, transport: Transport) -> PhpmqSession:
-        return PhpmqSession(transport, self.broker)
+        return PhpmqSession(transport, self.broker, idle_offload())
 
 
 class Session:

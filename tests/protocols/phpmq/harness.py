@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from sluicemq.broker import EngineSettings
 from sluicemq.model.message import Durability
+from sluicemq.protocols.offload import Offload
 from sluicemq.protocols.phpmq import wire
 from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.transport import Transport
 from sluicemq.security.access import OPEN, Access
+from tests.support.offload import Budget, ManualBackground
 from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 
 
@@ -38,8 +41,13 @@ def in_line_form(message: bytes, newline: bytes) -> bytes:
 
 
 class Harness(SessionHarness):
+    def __init__(self, settings: EngineSettings | None = None) -> None:
+        super().__init__(settings)
+        self.background = ManualBackground()
+        self.offload = Offload(self.background, Budget())
+
     def open(self, transport: Transport) -> PhpmqSession:
-        return PhpmqSession(transport, self.broker)
+        return PhpmqSession(transport, self.broker, self.offload)
 
     def connect(
         self,
@@ -52,6 +60,7 @@ class Harness(SessionHarness):
         session = PhpmqSession(
             transport,
             self.broker,
+            self.offload,
             access=access,
             dispatch_version=dispatch_version,
             durability=durability,

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.model.destination import Address, Kind
-from sluicemq.model.message import LAST_TIME, BodyKind, Durability, Message, Origin
-from sluicemq.protocols.phpmq.session import to_content, to_message
+from sluicemq.model.message import LAST_TIME, BodyKind, Durability, Origin
+from sluicemq.protocols.phpmq.session import to_message
 from sluicemq.protocols.phpmq.wire import (
     MessageIds,
     expiration_after,
@@ -81,13 +81,3 @@ def test_send_becomes_message() -> None:
     assert message.durability is Durability.LAZY
     assert (message.timestamp, message.expiration) == (NOW, NOW + 10_000)
     assert message.priority == 4
-
-
-@pytest.mark.parametrize("kind", BodyKind)
-@pytest.mark.parametrize("origin", Origin)
-def test_bodies_are_delivered_unchanged_except_java_serializations(
-    kind: BodyKind, origin: Origin
-) -> None:
-    message = Message(Address(Kind.QUEUE, "Foo"), b"\xff{}", kind, origin)
-    only_for_java = origin is not Origin.PHPMQ and kind >= BodyKind.MAP
-    assert to_content(message) == (b"/3t9" if only_for_java else b"\xff{}")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import zlib
 
 import pytest
@@ -15,7 +16,7 @@ from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.mapping import message_of
 from sluicemq.protocols.jmq.packets import PacketType, Q, Z
 from sluicemq.protocols.phpmq import wire
-from tests.protocols.phpmq.harness import Harness, encode_dispatch, in_line_form
+from tests.protocols.phpmq.harness import Harness, Peer, encode_dispatch, in_line_form
 from tests.protocols.phpmq.test_wire import MALFORMED
 from tests.support.broker import purge
 
@@ -758,44 +759,101 @@ def test_blocked_sends_of_lost_connection_count_as_memory(harness: Harness) -> N
     assert consumer.bodies() == [b"1", b"2", bytes(100_000), b"4"]
 
 
-def test_compressed_messages_are_unpacked_few_at_time(harness: Harness) -> None:
-    """The broker limits the bytes of a dispatch, which are compressed."""
+MAP = {f"key {number}": number for number in range(2000)}
+
+
+def publish_maps(harness: Harness, *maps: object) -> None:
+    """Publish maps as a JMS client does."""
+    queue = harness.broker.destinations.queue("q")
+    for value in maps:
+        body = java.dumps_map(value)
+        message = Message(queue.address, body, BodyKind.MAP, Origin.JMQ, Durability.SYNC)
+        harness.broker.publish(queue, message)
+    harness.run_event_loop()
+
+
+def converted(harness: Harness, peer: Peer) -> list[object]:
+    """Let the conversion that is running end, and return the contents received, as JSON."""
+    harness.background.run()
+    harness.run_event_loop()
+    return [json.loads(body) for body in peer.bodies()]
+
+
+def test_compressed_message_is_unpacked_in_another_thread(harness: Harness) -> None:
     plain = bytes(3 << 20)
     properties = {"JMS_SUN_UNCOMPRESSED_SIZE": len(plain)}
     data = jmq_wire.encode_packet(
         PacketType.BYTES_MESSAGE, Q | Z, 0, properties, encode_header("q"), zlib.compress(plain)
     )
-    queue = harness.broker.destinations.queue("q")
-    for _ in range(5):
-        [packet] = jmq_wire.Decoder().feed(data)
-        harness.broker.publish(queue, message_of(packet))
+    [packet] = jmq_wire.Decoder().feed(data)
+    harness.broker.publish(harness.broker.destinations.queue("q"), message_of(packet))
     harness.run_event_loop()
     consumer = harness.connect()
-    consumer.session.receive(wire.encode_consume(b"q", 10))
-    harness.broker.flush()
-    for count in (2, 2, 1):
-        assert list(map(len, consumer.bodies())) == [len(plain)] * count
-        harness.run_event_loop()
-    [holder] = queue.queue.consumers
-    assert [delivery.attempts for delivery in holder.unacked.values()] == [1] * 5
-
-
-def test_long_maps_of_jms_clients_are_converted_few_at_time(harness: Harness) -> None:
-    """Converting a map takes longer than any other conversion of its size."""
-    queue = harness.broker.destinations.queue("q")
-    body = java.dumps_map({f"key {number}": java.Long(number) for number in range(2000)})
-    for _ in range(10):
-        message = Message(queue.address, body, BodyKind.MAP, Origin.JMQ, Durability.SYNC)
-        harness.broker.publish(queue, message)
+    consumer.consume(b"q", 10)
+    assert consumer.bodies() == []
+    harness.background.run()
     harness.run_event_loop()
+    assert consumer.bodies() == [plain]
+
+
+def test_long_maps_are_converted_in_another_thread_and_later_messages_wait(
+    harness: Harness,
+) -> None:
+    publish_maps(harness, {"n": 1}, MAP, {"n": 2}, MAP, {"n": 3})
     consumer = harness.connect()
-    consumer.session.receive(wire.encode_consume(b"q", 10))
-    harness.broker.flush()
-    bodies = consumer.bodies()
-    assert 0 < len(bodies) < 5
-    for _ in range(10):
+    consumer.consume(b"q", 10)
+    assert [json.loads(body) for body in consumer.bodies()] == [{"n": 1}]
+    publish_maps(harness, {"n": 4})
+    assert consumer.bodies() == []
+    assert converted(harness, consumer) == [MAP, {"n": 2}]
+    assert converted(harness, consumer) == [MAP, {"n": 3}, {"n": 4}]
+    publish_maps(harness, {"n": 5})
+    assert [json.loads(body) for body in consumer.bodies()] == [{"n": 5}]
+
+
+def test_short_maps_are_converted_few_at_time(harness: Harness) -> None:
+    maps = [{f"key {number}": number for number in range(100)}] * 20
+    publish_maps(harness, *maps)
+    consumer = harness.connect()
+    consumer.consume(b"q", 100)
+    bodies: list[object] = [json.loads(body) for body in consumer.bodies()]
+    assert 0 < len(bodies) < 10
+    while harness.background.jobs:
+        bodies += converted(harness, consumer)
+    assert bodies == maps
+
+
+@pytest.mark.parametrize("end", ["close", "replace", "delete"])
+def test_end_of_subscription_ends_conversion(harness: Harness, end: str) -> None:
+    publish_maps(harness, MAP, {"n": 1})
+    consumer, other = harness.connect(), harness.connect()
+    consumer.consume(b"q", 10)
+    if end == "close":
+        consumer.drop()
+    elif end == "replace":
+        consumer.consume(b"other", 1)
+        consumer.send(b"other", b"2")
+        assert consumer.bodies() == [b"2"]
+    else:
+        harness.broker.remove(harness.broker.destinations.queue("q"), force=True)
         harness.run_event_loop()
-    assert [*bodies, *consumer.bodies()] == [java.json_of_map(body)] * 10
+        consumer.send(b"q", b"2")
+        assert consumer.bodies() == [b"2"]
+    harness.background.run()
+    harness.run_event_loop()
+    assert consumer.bodies() == []
+    other.consume(b"q", 10)
+    assert converted(harness, other) == ([] if end == "delete" else [MAP, {"n": 1}])
+
+
+def test_message_that_ends_during_its_conversion_is_not_dispatched(harness: Harness) -> None:
+    publish_maps(harness, MAP, {"n": 1})
+    consumer = harness.connect()
+    consumer.consume(b"q", 10)
+    queue = harness.broker.destinations.queue("q").queue
+    [first, _] = queue.browse()
+    harness.broker.dead_letter(queue, first.sequence, "client", force=True)
+    assert converted(harness, consumer) == [{"n": 1}]
 
 
 def test_acknowledgement_behind_blocked_send_of_lost_connection_is_dropped(

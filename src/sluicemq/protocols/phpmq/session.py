@@ -72,6 +72,7 @@ from sluicemq.protocols.channel import (
     cache_target,
     find_target,
 )
+from sluicemq.protocols.offload import LARGE, BodyConversion, Offload, conversion_time
 from sluicemq.protocols.phpmq.wire import (
     ACKNOWLEDGE,
     CONSUME,
@@ -89,7 +90,7 @@ from sluicemq.protocols.phpmq.wire import (
     expiration_after,
     seconds_left,
 )
-from sluicemq.protocols.transcoding import answer_correlation, content, conversion_work
+from sluicemq.protocols.transcoding import answer_correlation, content
 from sluicemq.protocols.transport import Login, SessionInfo, Transport
 from sluicemq.security.access import OPEN, Access
 
@@ -102,9 +103,8 @@ MAX_WAITING: Final = 1024 * 1024
 """Bytes of sends waiting for disk space above which the session stops reading."""
 WAITING_OVERHEAD: Final = 512
 """Bytes that a waiting send counts in addition to its content."""
-_MAX_CONVERSION: Final = 4 << 20
-"""Work of converting contents (`conversion_work`) above which a dispatch ends: the broker limits
-the bytes of the bodies only."""
+_CONVERTING: Final = 2
+"""Reason for a pause: another thread converts the content of a JMS client's message."""
 
 
 class PhpmqSession:
@@ -114,6 +114,7 @@ class PhpmqSession:
         "_broker",
         "_channel",
         "_consumer",
+        "_conversion",
         "_count",
         "_decoder",
         "_destinations",
@@ -134,6 +135,7 @@ class PhpmqSession:
         self,
         transport: Transport,
         broker: Broker,
+        offload: Offload,
         *,
         access: Access = OPEN,
         dispatch_version: DispatchVersion = "auto",
@@ -160,6 +162,7 @@ class PhpmqSession:
         """Destinations that this connection may publish to, by queue name."""
         self._consumer: Consumer | None = None
         self._pauses = DeliveryPauses(broker)
+        self._conversion = BodyConversion(transport, offload)
         self._queue = b""
         self._count = 0
         self._encoder: DispatchEncoder | None = None
@@ -218,7 +221,7 @@ class PhpmqSession:
     def flushed(self) -> None:
         """Resume deliveries, also those of a subscription that was made while output was unsent."""
         self._unsent = False
-        if self._pauses.reasons:
+        if self._pauses.reasons & CONGESTED:
             self._channel.clear_congestion()
             self._pauses.resume(CONGESTED)
 
@@ -364,9 +367,14 @@ class PhpmqSession:
     def _unsubscribe(self) -> None:
         consumer = self._consumer
         if consumer is not None:
-            self._consumer = None
-            self._pauses.consumers.clear()
+            self._forget_consumer()
             self._broker.detach(consumer)
+
+    def _forget_consumer(self) -> None:
+        self._consumer = None
+        self._pauses.consumers.clear()
+        self._conversion.take_blocked()
+        self._pauses.resume(_CONVERTING)
 
     def _requeue_or_dead_letter(self, kind: int, queue: bytes, message_id: bytes, ttl: int) -> None:
         """Process REQUEUE or DEAD_LETTER of a message, whichever consumer holds it."""
@@ -534,7 +542,17 @@ class PhpmqSession:
     # --- from the broker ---------------------------------------------------------------------
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
-        """Dispatch whole messages only, so that a client's header read finds all 8 bytes."""
+        """Dispatch messages, up to one whose conversion takes long; those after it wait."""
+        if self._conversion.blocked:
+            self._conversion.blocked += deliveries
+        else:
+            self._dispatch(deliveries)
+
+    def _dispatch(self, deliveries: list[Delivery], converted: bytes | None = None) -> None:
+        """Dispatch whole messages only, so that a client's header read finds all 8 bytes.
+
+        `converted` is the content of the first one, if another thread has converted it.
+        """
         encoder = self._encoder
         assert encoder is not None
         self._unsent = True
@@ -551,27 +569,35 @@ class PhpmqSession:
             ttl = seconds_left(expires, now) if expires else 0
             if version != 2 and (version == 1 or not has_ttl_packet(message)):
                 ttl = -1
-            body = to_content(message)
+            if message.origin is _PHPMQ:
+                body = message.body
+            elif converted is not None:
+                body, converted = converted, None
+            elif (work := work + conversion_time(message)) > LARGE:
+                index = deliveries.index(delivery)
+                self._conversion.start(message, deliveries[index:], self._send_converted)
+                self._pauses.pause(_CONVERTING)
+                deliveries = deliveries[:index]
+                break
+            else:
+                body = content(message)
             add(chunks, body, b"%b%016x" % (prefix, delivery.sequence), ttl)
-            if body is not message.body:
-                work += conversion_work(message)
-                if work > _MAX_CONVERSION:
-                    deliveries = self._return_behind(consumer, deliveries, delivery)
-                    break
         self._channel.traffic.delivered += len(deliveries)
         self._transport.write(chunks)
         self._broker.page_out(deliveries)
 
-    def _return_behind(
-        self, consumer: Consumer, deliveries: list[Delivery], last: Delivery
-    ) -> list[Delivery]:
-        """Return the deliveries up to `last`; requeue those after it, which count no attempt."""
-        count = deliveries.index(last) + 1
-        sequences = [delivery.sequence for delivery in deliveries[count:]]
-        broker = self._broker
-        # not now: this runs within the dispatch of the queue
-        self._transport.call_later(0, lambda: broker.release(consumer, sequences, attempted=False))
-        return deliveries[:count]
+    def _send_converted(self, body: bytes) -> None:
+        """Dispatch a message with its converted content, and those after it."""
+        blocked = self._conversion.take_blocked()
+        consumer = self._consumer
+        assert consumer is not None  # its end ends the conversion
+        unacked = [
+            delivery for delivery in blocked if consumer.unacked.get(delivery.sequence) is delivery
+        ]
+        self._broker.mark_sent(unacked)
+        self._dispatch(unacked, body if unacked[:1] == blocked[:1] else None)
+        if not self._conversion.blocked:
+            self._pauses.resume(_CONVERTING)
 
     def detached(self, consumer: Consumer) -> None:
         """Subscribe to the new queue of the same name when the queue is deleted.
@@ -580,8 +606,7 @@ class PhpmqSession:
         connection closes, as it would for a consume request. `consumer` is the subscription's: the
         broker forgets a consumer that it detaches.
         """
-        self._consumer = None
-        self._pauses.consumers.clear()
+        self._forget_consumer()
         try:
             self._subscribe(self._queue, self._count)
         except BrokerError as error:
@@ -614,8 +639,3 @@ def to_message(
 def has_ttl_packet(message: Message) -> bool:
     """Return whether the publisher sent a TTL packet (dispatch version 2)."""
     return message.origin is _PHPMQ and not message.native
-
-
-def to_content(message: Message) -> bytes:
-    """Return the content for PHPMQ clients."""
-    return message.body if message.origin is _PHPMQ else content(message)
