@@ -377,16 +377,15 @@ def _hello_status(options: SessionOptions, level: int, packet: Packet) -> tuple[
 
 def encode_challenge(options: SessionOptions, hello: Packet, nonce: str) -> bytes:
     """Return the AUTHENTICATE_REQUEST, which follows the reply to HELLO."""
-    properties: dict[str, object] = {
-        "JMQAuthType": options.authentication,
-        "JMQChallenge": True,
-        "JMQSequence": hello.sequence,
-        "JMQStatus": Status.OK.value,
-    }
     return encode_packet(
         PacketType.AUTHENTICATE_REQUEST,
         consumer_id=hello.consumer_id,
-        properties=properties,
+        properties={
+            "JMQAuthType": options.authentication,
+            "JMQChallenge": True,
+            "JMQSequence": hello.sequence,
+            "JMQStatus": Status.OK.value,
+        },
         body=nonce.encode(),
     )
 

@@ -296,8 +296,8 @@ class ConsumerCommands:
                     "JMQNoLocal requires a client id for a subscription that is not exclusive",
                 )
         if type == EXCLUSIVE:
-            unnamed = subscription_name(type, "", name)
-            return Terms(unnamed, type, address, sharing, selector, exclude)
+            name = subscription_name(type, "", name)
+            return Terms(name, type, address, sharing, selector, exclude)
         qualified_name = subscription_name(type, client_id, name)
         owner = self._durables.owner_for(client_id, qualified_name, self._connection.identity)
         return Terms(qualified_name, type, address, sharing, selector, exclude, owner)
@@ -386,8 +386,7 @@ class ConsumerCommands:
         ]
         size = number(packet, size_properties[0]) if size_properties else None
         limit = byte_limit(packet)
-        connection = self._connection
-        outbound = connection.outbound
+        outbound = self._connection.outbound
         outbound.max_packet_size = client_packet_limit(packet, outbound.max_packet_size)
         if "JMQConsumerID" in packet.properties:
             consumer = self._consumers.get(number(packet, "JMQConsumerID"))

@@ -295,23 +295,23 @@ class JmsConsumer:
             self._durables.delete_replaced(terms)
 
     def _attach_to_address(self) -> None:
-        creator = self._outbound.channel.identity.creator
-        self._attach_to(find_or_create(self._broker, self.terms.address, creator))
+        identity = self._outbound.channel.identity
+        self._attach_to(find_or_create(self._broker, self.terms.address, identity.creator))
 
     def _attach_to(self, destination: Destination) -> None:
         """Receive messages from one more destination. Raises BrokerError."""
         is_queue = self.terms.type == OF_QUEUE
         subscription = destination.queue if is_queue else self._subscribe(destination)
-        # JMS defines no acknowledgement timeout
-        engine_consumer = self._broker.attach(
-            subscription,
-            self,
-            self.window,
-            selector=self.terms.selector if is_queue else None,
-            ack_timeout=0,
-            owner=self._outbound.channel,
+        self.pauses.add(
+            self._broker.attach(
+                subscription,
+                self,
+                self.window,
+                selector=self.terms.selector if is_queue else None,
+                ack_timeout=0,  # JMS defines none
+                owner=self._outbound.channel,
+            )
         )
-        self.pauses.add(engine_consumer)
 
     def _subscribe(self, topic: Destination) -> Subscription:
         """Return the subscription of a topic. Raises BrokerError if the consumer may not use it."""

@@ -171,13 +171,16 @@ def create_destination(connection: JmqConnection, packet: Packet) -> None:
     if destination is not None:
         flavour = _flavour_bits(destination) or bits & DestType.ROUND_ROBIN
         bits = bits & ~_FLAVOUR_BITS | flavour
-    properties: dict[str, object] = {
-        "JMQDestType": bits,
-        "JMQDestUID": format_name(address.name),
-        "JMQValidateXMLSchema": False,
-        "JMQReloadXMLSchemaOnFailure": False,
-    }
-    connection.reply(packet, properties=properties, flags=W if wildcard else 0)
+    connection.reply(
+        packet,
+        properties={
+            "JMQDestType": bits,
+            "JMQDestUID": format_name(address.name),
+            "JMQValidateXMLSchema": False,
+            "JMQReloadXMLSchemaOnFailure": False,
+        },
+        flags=W if wildcard else 0,
+    )
 
 
 def _create_temporary(connection: JmqConnection, address: Address, bits: int) -> None:
@@ -267,8 +270,9 @@ def not_found_error(broker: Broker, address: Address) -> RejectedRequest:
         and not is_reserved(address)
         and (settings.auto_create_queues if queue else settings.auto_create_topics)
     )
-    properties = {"JMQCanCreate": can_create}
-    return RejectedRequest(Status.NOT_FOUND, f"{address} does not exist", properties)
+    return RejectedRequest(
+        Status.NOT_FOUND, f"{address} does not exist", {"JMQCanCreate": can_create}
+    )
 
 
 # --- browsing --------------------------------------------------------------------------------
@@ -325,17 +329,6 @@ def read_message(broker: Broker, sequence: int) -> Message | None:
     return message
 
 
-def address_of_queue(packet: Packet) -> Address:
-    """Return the queue named by a request, also without JMQDestType.
-
-    Raises RejectedRequest if it is a topic.
-    """
-    address = address_of(packet, DestType.QUEUE)
-    if address.kind is not Kind.QUEUE:
-        raise RejectedRequest(Status.BAD_REQUEST, f"{address}: only queues can be browsed")
-    return address
-
-
 class Browsing:
     """BROWSE and DELIVER requests of one connection."""
 
@@ -364,22 +357,22 @@ class Browsing:
     # --- requests ----------------------------------------------------------------------------
 
     def browse(self, packet: Packet) -> None:
-        """Handle BROWSE."""
-        address = address_of_queue(packet)
+        """Handle BROWSE, in which JMQDestType may be absent."""
+        address = address_of(packet, DestType.QUEUE)
+        if address.kind is not Kind.QUEUE:
+            raise RejectedRequest(Status.BAD_REQUEST, f"{address}: only queues can be browsed")
         destination = find_visible(self._connection, address)
         compiled = self._connection.selector(packet)
         if destination is None:
             raise not_found_error(self._broker, address)
         if boolean(packet, "JMQMetrics"):
-            properties: dict[str, object] = {
-                "JMQConsumerID": Long(self._connection.uid()),
-                "JMQMetrics": True,
-            }
             self._connection.reply(
-                packet, properties=properties, body=dumps_map(to_longs(metrics_of(destination)))
+                packet,
+                properties={"JMQConsumerID": Long(self._connection.uid()), "JMQMetrics": True},
+                body=dumps_map(to_longs(metrics_of(destination))),
             )
             return
-        self._enqueue(self._list(packet, compiled), packet)
+        self._enqueue(self._list(packet, address, compiled), packet)
 
     def deliver(self, packet: Packet) -> None:
         """Handle DELIVER."""
@@ -432,10 +425,10 @@ class Browsing:
 
     # --- BROWSE ------------------------------------------------------------------------------
 
-    def _list(self, packet: Packet, selector: Selector | None) -> Steps:
+    def _list(self, packet: Packet, address: Address, selector: Selector | None) -> Steps:
         """List the messages and send BROWSE_REPLY."""
         broker = self._broker
-        destination = broker.destinations.find(address_of_queue(packet))
+        destination = broker.destinations.find(address)
         result = BrowseResult()
         # it may have been deleted meanwhile, and created again by another connection
         if destination is not None and destination.owner in (None, self._connection.channel):
@@ -455,8 +448,9 @@ class Browsing:
         number = self._connection.uid()
         self._results[number] = result
         self._drop_old_results()
-        properties = {"JMQConsumerID": Long(number)}
-        self._connection.reply(packet, properties=properties, body=bytes(result.ids))
+        self._connection.reply(
+            packet, properties={"JMQConsumerID": Long(number)}, body=bytes(result.ids)
+        )
 
     def _drop_old_results(self) -> None:
         results = self._results

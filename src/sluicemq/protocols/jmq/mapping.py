@@ -363,13 +363,8 @@ def _encode_dead_letter(message: Message) -> bytes:
     )
     flags = bytes((native[_FLAGS_AT], native[_FLAGS_AT + 1] | Q))
     if message.destination != DEAD_MESSAGES:
-        native = _without_expiration(native)
+        native = native[:12] + bytes(8) + native[20:]  # no expiration
     return b"".join((native[:_FLAGS_AT], flags, native[_FLAGS_AT + 2 :]))
-
-
-def _without_expiration(native: bytes) -> bytes:
-    """Return a head whose message does not expire."""
-    return native[:12] + bytes(8) + native[20:]
 
 
 def with_properties(message: Message, added: Mapping[str, Property]) -> bytes:

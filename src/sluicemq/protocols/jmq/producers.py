@@ -335,12 +335,16 @@ class Producers:
                 producer = packet.variable.producer_id
             except REQUEST_ERRORS:
                 producer = 0
-            properties: dict[str, object] = {
-                "JMQProducerID": Long(producer),
-                "JMQSize": self._connection.options.producer_flow or -1,
-                "JMQBytes": Long(-1),
-            }
-            encoded_packets.append(encode_packet(PacketType.RESUME_FLOW, properties=properties))
+            encoded_packets.append(
+                encode_packet(
+                    PacketType.RESUME_FLOW,
+                    properties={
+                        "JMQProducerID": Long(producer),
+                        "JMQSize": self._connection.options.producer_flow or -1,
+                        "JMQBytes": Long(-1),
+                    },
+                )
+            )
         if packet.flags & F:
             encoded_packets.append(
                 encode_packet(PacketType.RESUME_FLOW, properties={"JMQSize": -1})

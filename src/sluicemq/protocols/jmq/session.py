@@ -176,7 +176,6 @@ class JmqSession:
         "_producers",
         "_reached_eof",
         "_timer",
-        "_transport",
     )
 
     def __init__(
@@ -188,7 +187,6 @@ class JmqSession:
         options: SessionOptions | None = None,
     ) -> None:
         options = options or SessionOptions()
-        self._transport = transport
         self._coordinator = coordinator
         login_limit = min(options.max_packet_size, options.login_bytes)
         self._decoder = Decoder(
@@ -630,12 +628,16 @@ class JmqSession:
     def _send_goodbye(self, kind: GoodbyeReason, reason: str) -> None:
         """Send GOODBYE to a client that has sent HELLO, and close."""
         if self._nonce is not None and not self._channel.closed:
-            properties: dict[str, object] = {
-                "JMQExit": False,
-                "JMQGoodbyeReason": kind.value,
-                "JMQGoodbyeReasonString": reason,
-            }
-            self._connection.write(encode_packet(PacketType.GOODBYE, properties=properties))
+            self._connection.write(
+                encode_packet(
+                    PacketType.GOODBYE,
+                    properties={
+                        "JMQExit": False,
+                        "JMQGoodbyeReason": kind.value,
+                        "JMQGoodbyeReasonString": reason,
+                    },
+                )
+            )
         self._close(reason)
 
     def _close_after_replies(self, reason: str = "") -> None:
@@ -688,7 +690,7 @@ class JmqSession:
     def _close(self, reason: str) -> None:
         if not self._channel.closed:
             self._stop()
-            self._transport.close(reason)
+            self._channel.transport.close(reason)
 
 
 def _ignore(packet: Packet) -> None:
