@@ -23,7 +23,10 @@ settings.load_profile("fuzz" if os.environ.get("FUZZ") else "deterministic")
 
 SLOW_TESTS = (
     ("tests/pipeline/test_cluster.py", "tests/faults", "tests/interop"),
-    ("tests/pipeline/jobs", "tests/pipeline/typed", "tests/broker/test_recovery.py"),
+    (
+        *("tests/pipeline/jobs", "tests/pipeline/typed", "tests/pipeline/test_examples.py"),
+        *("tests/pipeline/test_tutorial.py", "tests/broker/test_recovery.py"),
+    ),
 )
 """Tests that take minutes, those that take longest first. They start before all others, so that all
 workers are busy until the end."""
