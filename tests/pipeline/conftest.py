@@ -19,8 +19,9 @@ def spark() -> Iterator[SparkSession]:
     spark = session(
         "tests",
         {
-            "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": SMALL_HEAP,
+            "spark.driver.memory": "2g",
+            # A collection copies as much from a large young generation as from a small one.
+            "spark.driver.extraJavaOptions": f"{SMALL_HEAP} -Xmn1g",
             # Compiling the plans of a few rows takes most of the time.
             **INTERPRETED,
         },
