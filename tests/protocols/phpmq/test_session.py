@@ -844,6 +844,9 @@ def test_end_of_subscription_ends_conversion(harness: Harness, end: str) -> None
     assert consumer.bodies() == []
     other.consume(b"q", 10)
     assert converted(harness, other) == ([] if end == "delete" else [MAP, {"n": 1}])
+    # those that were not sent have counted no attempt
+    for holder in harness.broker.destinations.queue("q").queue.consumers:
+        assert {delivery.attempts for delivery in holder.unacked.values()} <= {1}
 
 
 def test_message_that_ends_during_its_conversion_is_not_dispatched(harness: Harness) -> None:

@@ -367,14 +367,17 @@ class PhpmqSession:
     def _unsubscribe(self) -> None:
         consumer = self._consumer
         if consumer is not None:
-            self._forget_consumer()
+            unsent = self._forget_consumer()
+            self._broker.release(consumer, unsent, attempted=False)
             self._broker.detach(consumer)
 
-    def _forget_consumer(self) -> None:
+    def _forget_consumer(self) -> list[int]:
+        """Forget the consumer; return the sequences of the deliveries that have not been sent."""
         self._consumer = None
         self._pauses.consumers.clear()
-        self._conversion.take_blocked()
+        blocked = self._conversion.take_blocked()
         self._pauses.resume(_CONVERTING)
+        return [delivery.sequence for delivery in blocked]
 
     def _requeue_or_dead_letter(self, kind: int, queue: bytes, message_id: bytes, ttl: int) -> None:
         """Process REQUEUE or DEAD_LETTER of a message, whichever consumer holds it."""
