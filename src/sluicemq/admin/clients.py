@@ -421,9 +421,8 @@ class TransactionService(Service):
         await wait_until_durable(self._broker, self._broker.transactions.rollback(transaction))
 
     def _find(self, call: Call, parameters: IdPath) -> Transaction:
-        transaction_id = parameters.id
         for transaction in self._broker.transactions.values():
-            if id_of(transaction) == transaction_id and may_administer_transaction(
+            if id_of(transaction) == parameters.id and may_administer_transaction(
                 call.identity, transaction
             ):
                 call.note = f"{len(transaction.sends)} sent, {len(transaction.acks)} acknowledged"

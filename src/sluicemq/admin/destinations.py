@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
+from sluicemq.admin.collectors import DEAD_LETTERS_END
 from sluicemq.admin.endpoints import ApiContext, Call, Service, handles
 from sluicemq.admin.errors import ApiError, base64_of, printable
 from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
@@ -358,8 +359,6 @@ MAX_REASONS: Final = 20
 MAX_SOURCES: Final = 20
 MAX_CACHED: Final = 2000
 """Maximum number of queues whose counts are cached."""
-SUFFIX: Final = ".dlq"
-"""Suffix of the default dead-letter queue of a destination."""
 OTHERS: Final = "(others)"
 
 
@@ -421,7 +420,9 @@ class DeadLetterService(Service):
         find = self._broker.destinations.find
         queues: dict[Destination, list[str]] = {}
         async for destination in slices.iterate(list(self._broker.destinations.values()), 64):
-            is_dead_letter_queue = destination.name.endswith(SUFFIX) and not destination.topic
+            is_dead_letter_queue = (
+                destination.name.endswith(DEAD_LETTERS_END) and not destination.topic
+            )
             if is_dead_letter_queue and may_see_destination(identity, destination):
                 queues.setdefault(destination, [])
             queue = find(destination.dead_letter_address)

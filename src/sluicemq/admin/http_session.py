@@ -91,17 +91,12 @@ class StrictReceiveBuffer(ReceiveBuffer):
 
 def _check_framing(lines: list[bytearray]) -> None:
     """Reject a head that does not determine the end of its body."""
-    lengths = codings = 0
-    for line in lines:
-        name, _, value = line.partition(b":")
-        name = name.lower()
-        if name == b"content-length":
-            lengths += 1
-            if not value.strip(b" \t").isdigit():
-                raise LocalProtocolError("the Content-Length is not a number")
-        elif name == b"transfer-encoding":
-            codings += 1
-    if lengths + codings > 1:
+    headers = [line.partition(b":") for line in lines]
+    lengths = [value for name, _, value in headers if name.lower() == b"content-length"]
+    codings = [value for name, _, value in headers if name.lower() == b"transfer-encoding"]
+    if not all(length.strip(b" \t").isdigit() for length in lengths):
+        raise LocalProtocolError("the Content-Length is not a number")
+    if len(lengths) + len(codings) > 1:
         raise LocalProtocolError("there is more than one Content-Length or Transfer-Encoding")
     if codings and not lines[0].endswith(b"HTTP/1.1"):
         raise LocalProtocolError("only HTTP/1.1 has Transfer-Encoding")

@@ -541,12 +541,11 @@ async def _scan_page(
 
     The page is read once: finding a position takes time in proportion to it.
     """
-    for delivery in page:
+    async for delivery in slices.iterate(page):
         if requested() <= 0:
             return
         if delivery.unacked if state == "unacked" else delivery.scheduled:
             yield delivery
-        await slices.wait_if_due()
 
 
 async def _skip(cursor: Cursor[Delivery], count: int, slices: TimeSlices) -> int:
