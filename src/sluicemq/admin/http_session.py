@@ -128,11 +128,8 @@ class _Forward(logging.Handler):
 class HttpService:
     """Configuration and state shared by all HTTP connections of a listener."""
 
-    def __init__(
-        self, application: Application, head: int, check_interval: float = CHECK_SECONDS
-    ) -> None:
-        """Limit request heads to `head` bytes; check for slow clients every `check_interval`
-        seconds."""
+    def __init__(self, application: Application, head: int) -> None:
+        """Limit request heads to `head` bytes."""
         self.config = Config(
             application,
             http=Http11,
@@ -149,7 +146,6 @@ class HttpService:
         )
         self.config.load()
         self.state = ServerState()
-        self.check_interval = check_interval
         logger = logging.getLogger("uvicorn.error")
         if not any(isinstance(handler, _Forward) for handler in logger.handlers):
             logger.addHandler(_Forward())
@@ -245,7 +241,6 @@ class HttpSession(NoConsumers):
     __slots__ = (
         "_body",
         "_caller",
-        "_check_interval",
         "_head",
         "_in_body",
         "_in_head",
@@ -266,7 +261,6 @@ class HttpSession(NoConsumers):
         """
         self._transport = transport
         self._caller = Caller(transport, access, host, tls)
-        self._check_interval = http.check_interval
         self._protocol = Http11(http.config, http.state, {"caller": self._caller})
         self._protocol.connection_made(UvicornTransport(transport, tls))
         self._in_head = True
@@ -281,7 +275,7 @@ class HttpSession(NoConsumers):
         """Size in bytes of the incomplete head that h11 buffers."""
         self._body = 0
         """Bytes received of the body of the current request."""
-        self._timer: Timer = transport.call_later(self._check_interval, self._check_progress)
+        self._timer: Timer = transport.call_later(CHECK_SECONDS, self._check_progress)
 
     def receive(self, data: bytes) -> None:
         """Parse received bytes."""
@@ -374,15 +368,15 @@ class HttpSession(NoConsumers):
         state = protocol.conn.their_state
         is_read = not (protocol.flow.read_paused or self._transport.is_suspended)
         in_body = state is h11.SEND_BODY and is_read
-        if in_body and self._in_body and received < self._check_interval * MIN_BODY_RATE:
+        if in_body and self._in_body and received < CHECK_SECONDS * MIN_BODY_RATE:
             protocol.refuse(
                 408, "request-timeout", f"a body comes at {MIN_BODY_RATE} bytes in a second or more"
             )
             return
         self._in_body = in_body
         if self._was_in_head and is_read:
-            message = f"the head of a request has not come within {self._check_interval:g} s"
+            message = f"the head of a request has not come within {CHECK_SECONDS:g} s"
             protocol.refuse(408, "request-timeout", message)
             return
         self._was_in_head = self._in_head and is_read
-        self._timer = self._transport.call_later(self._check_interval, self._check_progress)
+        self._timer = self._transport.call_later(CHECK_SECONDS, self._check_progress)
