@@ -90,11 +90,11 @@ async def test_every_endpoint_requires_its_permission(api_fixture: ApiFixture) -
         for endpoint in protected_endpoints(api_fixture):
             if endpoint.operation.needs is Need.SUPERUSER:
                 assert (await request_endpoint(http_client, endpoint, OWN)).status == 403, endpoint
-            elif isinstance(endpoint.operation.needs, Operation):
+            elif endpoint.operation.has_address:
                 assert (await request_endpoint(http_client, endpoint, FOREIGN)).status == 403, (
                     endpoint
                 )
-                if endpoint.operation.needs is operation:
+                if endpoint.operation.needs == (operation,):
                     checked += 1
                     assert (await request_endpoint(http_client, endpoint, OWN)).status == 403, (
                         endpoint

@@ -160,7 +160,7 @@ def is_permitted(needs: Any, caller: str) -> bool:
         return caller != "anonymous"
     if needs is Need.SUPERUSER:
         return caller == "root"
-    assert needs is Need.OWNER or (needs and isinstance(needs, Operation | tuple)), needs
+    assert needs is Need.OWNER or (needs and isinstance(needs, tuple)), needs
     return caller in ("owner", "root")
 
 

@@ -110,10 +110,8 @@ REQUIREMENTS = {
 }
 
 
-def permission_names(needs: Operation | tuple[Operation, ...]) -> str:
-    return " or ".join(
-        f"`{permission}`" for permission in ([needs] if isinstance(needs, str) else needs)
-    )
+def permission_names(needs: tuple[Operation, ...]) -> str:
+    return " or ".join(f"`{permission}`" for permission in needs)
 
 
 def endpoint_table(operations: list[ApiOperation[Any, Any]]) -> str:

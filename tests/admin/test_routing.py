@@ -88,7 +88,7 @@ TABLE = RouteTable(
             "GET",
             "/{kind}/{name}/parts/{part}",
             PartParameters,
-            needs=Operation.BROWSE,
+            needs=(Operation.BROWSE,),
             response=list[Body],
         ),
         endpoint("PUT", "/things/{name}", NameParameters, response=Body, other_statuses=(201,)),

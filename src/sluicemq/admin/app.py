@@ -66,7 +66,7 @@ from sluicemq.management.users import (
     SessionView,
     UserRequest,
 )
-from sluicemq.model.access import ANONYMOUS, Identity, Operation
+from sluicemq.model.access import ANONYMOUS, Identity
 from sluicemq.model.errors import (
     AuthenticationFailed,
     AuthenticationMissing,
@@ -271,16 +271,14 @@ class Application:
         operation = call.endpoint.operation
         if operation.changes and call.sender.session is not None:
             check_csrf_token(call.request, call.sender.session)
-        if isinstance(operation.needs, Operation):
-            call.demand(operation.needs, address_in(call.names, call.query).name)
-        elif isinstance(operation.needs, tuple) and operation.has_address:
+        if isinstance(operation.needs, tuple) and operation.has_address:
             # an error of the handler would tell whether the destination exists
             name = address_in(call.names, call.query).name
             if not any(call.identity.may(permission, name) for permission in operation.needs):
-                raise call.denial(f"{' or '.join(operation.needs)} {name!r}")
+                raise call.denial(" or ".join(operation.needs), name)
         elif operation.needs is Need.SUPERUSER and not call.identity.superuser:
             route = f"{operation.method} {operation.full_path}"
-            raise call.denial(route, ": this requires a superuser")
+            raise call.denial(route, reason=": this requires a superuser")
 
     async def _handle(self, call: Call) -> Response:
         """Read the parameters of a request, and return the response of its handler."""

@@ -371,12 +371,13 @@ class Call:
         """Write an audit line for a denied action; `operation` is for example "produce x"."""
         self.caller.access.log_denied(self.caller.peer, self.identity, operation)
 
-    def denial(self, operation: str, reason: str = "") -> AccessDenied:
-        """Write an audit line for a denied action, and return the error, which may end in a
-        reason."""
-        self.log_denied(operation)
+    def denial(self, operation: str, destination: str = "", reason: str = "") -> AccessDenied:
+        """Write an audit line for an action that is denied, of a destination if it is given, and
+        return the error, which may end in a reason."""
+        self.log_denied(f"{operation} {destination}".rstrip())
         client = self.identity.name or "an anonymous client"
-        return AccessDenied(f"{client} may not {operation}{reason}")
+        quoted = f" {destination!r}" if destination else ""
+        return AccessDenied(f"{client} may not {operation}{quoted}{reason}")
 
 
 def in_origin_form(scope: Scope) -> Scope:

@@ -20,7 +20,6 @@ from sluicemq.admin.endpoints import Call, handles
 from sluicemq.admin.errors import MEDIA_TYPE, PROBLEM_TYPE, Problem
 from sluicemq.management.broker import GET_OPENAPI_DOCUMENT
 from sluicemq.management.operation import KINDS, PREFIX, ApiOperation, Need, NoParameters
-from sluicemq.model.access import Operation
 
 SCHEMA_REFERENCE: Final = "#/components/schemas/{name}"
 _PAGE: Final = re.compile(rb'\bPage[_[]([A-Za-z]+)[]_](?=")')
@@ -120,11 +119,9 @@ def _tag(path: str) -> str:
 
 
 def _needs(operation: ApiOperation[Any, Any]) -> str:
-    if isinstance(operation.needs, Operation):
-        return f"Requires the permission to {operation.needs} the destination."
     if isinstance(operation.needs, tuple):
-        permissions = " or ".join(operation.needs)
-        return f"Requires the permission to {permissions} the destination, as the request needs."
+        choice = ", as the request needs" if len(operation.needs) > 1 else ""
+        return f"Requires the permission to {' or '.join(operation.needs)} the destination{choice}."
     return f"For {operation.needs.value}."
 
 

@@ -100,10 +100,9 @@ class ApiOperation(Generic[ParametersT, AnswerT]):
     """Operation of the management API.
 
     operation_id  name in the OpenAPI document, in clients generated from it and in the audit log
-    needs       access requirement. SUPERUSER and a permission, which refers to the destination in
-                the path, are checked before the parameters. Of several permissions, the caller has
-                one at least, and the handler checks those that the request needs. It also checks
-                OWNER and VISIBLE
+    needs       access requirement. SUPERUSER and permissions, one of which the caller has for the
+                destination in the path, are checked before the parameters. Of several permissions,
+                the handler checks those that the request needs. It also checks OWNER and VISIBLE
     parameters  type of the parameters
     answer      type of the JSON response; `NoneType` = no content, `bytes` = content of the media
                 type `media`
@@ -116,7 +115,7 @@ class ApiOperation(Generic[ParametersT, AnswerT]):
     operation_id: str
     method: str
     path: str
-    needs: Need | Operation | tuple[Operation, ...]
+    needs: Need | tuple[Operation, ...]
     summary: str
     parameters: type[ParametersT]
     answer: type[AnswerT]
