@@ -9,7 +9,7 @@ disk.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
@@ -56,6 +56,7 @@ from sluicemq.model.destination import (
 from sluicemq.model.errors import JournalError
 from sluicemq.model.message import Message
 from sluicemq.protocols.jmq.destinations import is_wildcard
+from sluicemq.protocols.ownership import selected_dead_letter_queue
 from sluicemq.security.access import wait_for_callback
 
 MAX_SUBSCRIPTIONS: Final = 200
@@ -193,7 +194,17 @@ class DestinationService(Service):
         if existing is not None:
             base, provenance = existing.settings, existing.provenance
         settings = replace(base, **changes)
-        self._demand_dead_letter_queue(call, address.name, settings, changes)
+        dead_letter_queue = selected_dead_letter_queue(
+            broker,
+            call.identity,
+            address.name,
+            changes.get("dead_letter_queue") or "",
+            is_enabled=settings.dead_letter
+            and not settings.dead_letter_queue
+            and not changes.keys().isdisjoint(("dead_letter", "dead_letter_queue")),
+        )
+        if dead_letter_queue:
+            call.demand(Operation.PRODUCE, dead_letter_queue)
         reset = {
             name for name in changes if getattr(parameters.body, name) is None
         } - default_provenance.explicit
@@ -207,22 +218,6 @@ class DestinationService(Service):
         await wait_until_durable(broker, broker.journal.next_sequence())
         call.status = 201 if existing is None else 200
         return self._view(find_destination(self._context, call, parameters.address))
-
-    def _demand_dead_letter_queue(
-        self, call: Call, name: str, settings: DestinationSettings, changes: Mapping[str, Any]
-    ) -> None:
-        """Check the permission for the dead-letter queue that the changes select. Otherwise the
-        creator of a queue could fill any other queue with expired messages."""
-        queue = changes.get("dead_letter_queue")
-        if (
-            settings.dead_letter
-            and not settings.dead_letter_queue
-            and ("dead_letter" in changes or "dead_letter_queue" in changes)
-        ):
-            destinations = self._broker.destinations
-            queue = destinations.foreign_dead_letter_queue(name, call.identity.creator)
-        if queue:
-            call.demand(Operation.PRODUCE, queue)
 
     def _changed(self, requested: DestinationRequest) -> dict[str, Any]:
         defaults = self._broker.settings.default_destination

@@ -1,4 +1,5 @@
-"""Ownership of durable subscriptions and transactions, which outlive connections.
+"""Ownership of durable subscriptions and transactions, which outlive connections, and of
+dead-letter queues.
 
     owner                     users that may use it
     a user                    that user, superusers
@@ -36,6 +37,21 @@ def may_use(identity: Identity, owner: str, rights: Iterable[Right]) -> bool:
     if owner:
         return owner == identity.name
     return _has_all(identity, rights)
+
+
+def selected_dead_letter_queue(
+    broker: Broker, identity: Identity, name: str, queue: str, *, is_enabled: bool
+) -> str:
+    """Return the dead-letter queue to which a user who declares the destination `name` must be
+    permitted to produce; "" if none.
+
+    Otherwise a user who may create one queue could fill any other by letting messages expire. No
+    permission is needed for the default name, unless another user's queue has it. `queue` is the
+    requested name, "" for the default one; that counts only if dead letters are enabled.
+    """
+    if queue or not is_enabled:
+        return queue
+    return broker.destinations.foreign_dead_letter_queue(name, identity.creator)
 
 
 def may_use_transaction(identity: Identity, transaction: Transaction) -> bool:

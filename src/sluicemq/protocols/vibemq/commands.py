@@ -44,6 +44,7 @@ from sluicemq.model.errors import (
     UserExists,
     UserNotFound,
 )
+from sluicemq.protocols.ownership import selected_dead_letter_queue
 from sluicemq.protocols.vibemq import queues
 from sluicemq.protocols.vibemq.connection import RejectedRequest, VibemqConnection
 from sluicemq.protocols.vibemq.consumers import Subscriber
@@ -93,7 +94,15 @@ def create_queue(connection: VibemqConnection, frame: Frame) -> None:
     if existing is not None and connection.options.strict_create:
         raise DestinationConflict(f"the queue {name} exists already")
     if existing is None or _can_change_options(broker, existing, options):
-        _demand_dead_letter_queue(connection, name, options)
+        dlq = selected_dead_letter_queue(
+            broker,
+            channel.identity,
+            name,
+            options.dead_letter_queue,
+            is_enabled=options.dead_letter,
+        )
+        if dlq:
+            channel.demand(Operation.PRODUCE, dlq)
         creation.declare(name, written, channel.identity.creator, existing)
     elif ignored := queues.ignored_options(existing, written):
         connection.options.notify(
@@ -121,23 +130,6 @@ def _can_change_options(broker: Broker, existing: Destination, options: QueueOpt
     limit = settings.max_messages
     drops = settings.overflow in (Overflow.DROP_OLDEST, Overflow.DROP_LOWEST)
     return not (limit and drops and existing.waiting > limit)
-
-
-def _demand_dead_letter_queue(
-    connection: VibemqConnection, name: str, options: QueueOptions
-) -> None:
-    """Raise AccessDenied unless the user may send to the dead-letter queue of the queue `name`.
-
-    Otherwise a user who may create one queue could fill any other by letting messages expire. No
-    permission is needed for the default name, unless another user's queue has it.
-    """
-    channel = connection.channel
-    dlq = options.dead_letter_queue
-    if not dlq and options.dead_letter:
-        destinations = connection.broker.destinations
-        dlq = destinations.foreign_dead_letter_queue(name, channel.identity.creator)
-    if dlq:
-        channel.demand(Operation.PRODUCE, dlq)
 
 
 def delete_queue(connection: VibemqConnection, frame: Frame) -> None:
