@@ -297,13 +297,9 @@ class Application:
         return json_response(answer, call.status)
 
 
-class NoBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of an operation that has none: nothing, or an empty object."""
-
-
 def _decoded(call: Call, body: bytes | bytearray) -> Any:
     """Return the decoded body. Raises ApiError if it is invalid."""
-    body_type = call.endpoint.operation.body or NoBody
+    body_type = call.endpoint.operation.body or NoParameters
     try:
         return msgspec.json.decode(body, type=body_type)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

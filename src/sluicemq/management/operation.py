@@ -67,8 +67,8 @@ class Need(Enum):
     SUPERUSER = "a superuser"
 
 
-class NoParameters(msgspec.Struct, frozen=True):
-    """Parameters of an operation that has none."""
+class NoParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of an operation that has none, and its body: nothing, or an empty object."""
 
 
 class IdPath(msgspec.Struct, frozen=True, kw_only=True):
