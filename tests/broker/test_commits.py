@@ -149,7 +149,7 @@ def test_others_publish_while_large_transaction_is_committed() -> None:
     while not done:
         [sequence] = fixture.send(other_queue, "between", durability=Durability.SYNC)
         assert sequence <= journal.durable
-    assert other_queue.queue.waiting > 2 * MESSAGES / SLICE
+    assert other_queue.queue.waiting >= 2 * MESSAGES / SLICE
     assert ready_bodies(fixture.broker) == numbered_bodies(MESSAGES)
 
 

@@ -182,9 +182,8 @@ class Broker:
             self.journal.forget_destination(destination.address)
             for callback in self.destinations.removals:
                 callback(destination)
-        take_parked = self.publisher.take_parked
-        parked = [take_parked(destination) for _ in range(len(destination.parked))]
-        for message, unblocked in parked:
+        while destination.parked:
+            message, unblocked = self.publisher.take_parked(destination)
             # the publisher has no confirmation yet, but will not send the message again
             is_complete = True
             with suppress(BrokerError):

@@ -213,9 +213,7 @@ class _Recovery:
                         if address == entry.address:
                             del self.subscriptions[number]
                 case RecordType.SUBSCRIPTION_CREATED:
-                    entry = decode_subscription(record.body)
-                    self.subscriptions[entry.number] = entry
-                    self._skip_number(entry.number)
+                    self._read_subscription(decode_subscription(record.body))
                 case RecordType.SUBSCRIPTION_DELETED:
                     self.subscriptions.pop(decode_subscription(record.body).number, None)
                 case RecordType.REQUEUED:
@@ -236,8 +234,7 @@ class _Recovery:
             self.declared[settings.address] = settings
         self.broker.next_subscription = state.next_subscription
         for entry in state.subscriptions:
-            self.subscriptions[entry.number] = entry
-            self._skip_number(entry.number)
+            self._read_subscription(entry)
         for number, packed in state.pending:
             self.pending[number] = set(array("Q", packed))
         for attempts in state.attempts:
@@ -250,13 +247,14 @@ class _Recovery:
         self.broker.batches.recover(state.writers)
         self.broker.core.clock_log.steps.extend(state.clock_steps)
 
-    def _skip_number(self, number: int) -> None:
-        """Prevent the reuse of a subscription number, whose old messages a new subscription would
-        inherit.
+    def _read_subscription(self, entry: SubscriptionEntry) -> None:
+        """Record a subscription, and prevent the reuse of its number, whose old messages a new
+        subscription would inherit.
         """
+        self.subscriptions[entry.number] = entry
         broker = self.broker
         broker.next_subscription = max(
-            broker.next_subscription, (number & ~DURABLE_SUBSCRIPTION) + 1
+            broker.next_subscription, (entry.number & ~DURABLE_SUBSCRIPTION) + 1
         )
 
     def _read_completed(self, subscription: int, sequences: list[int]) -> None:

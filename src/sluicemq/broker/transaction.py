@@ -552,8 +552,7 @@ class Transactions:
             transaction,
             PreparedTransaction(transaction.xid, [], [], owner=transaction.owner, parts=parts),
         )
-        yield transaction.record, self.slice_deliveries
-        _run_callbacks(transaction)
+        self._call_when_durable(transaction, transaction.record)
 
     def _commit(self, transaction: Transaction) -> Steps:
         destinations = list(transaction.destinations.values())
@@ -565,8 +564,7 @@ class Transactions:
         for destination in destinations:
             destination.committing -= 1
         self.end(transaction, True)
-        yield transaction.end_record, self.slice_deliveries
-        _run_callbacks(transaction)
+        self._call_when_durable(transaction, transaction.end_record)
 
     def _write_parts(self, transaction: Transaction) -> Steps:
         sends = iter(transaction.sends)
@@ -605,6 +603,12 @@ class Transactions:
             if transaction.parts:
                 yield sequence, deliveries
 
+    def _call_when_durable(self, transaction: Transaction, sequence: int) -> None:
+        """Call the callbacks once the record `sequence` is on disk."""
+        callbacks, transaction.callbacks = transaction.callbacks, []
+        for callback in callbacks:
+            self._group_commit.when_durable(sequence, callback)
+
 
 def stored_acks(deliveries: Iterable[Delivery]) -> list[tuple[int, list[int]]]:
     """Return acknowledged deliveries that survive a restart, in the form of a PREPARED record."""
@@ -616,9 +620,3 @@ def stored_acks(deliveries: Iterable[Delivery]) -> list[tuple[int, list[int]]]:
         ):
             sequences.setdefault(subscription.number, []).append(delivery.sequence)
     return list(sequences.items())
-
-
-def _run_callbacks(transaction: Transaction) -> None:
-    callbacks, transaction.callbacks = transaction.callbacks, []
-    for callback in callbacks:
-        callback()
