@@ -153,8 +153,8 @@ class Destinations:
 
         It is a dead-letter queue if an existing destination sends its dead letters to it.
         """
-        sources = self._core.dead_letter_queues.get(address)
-        return self.dead_letter_queue(next(iter(sources))) if sources else None
+        source = self.dead_letters_of(address)
+        return None if source is None else self.dead_letter_queue(source)
 
     def dead_letter_queue(self, source: Destination) -> Destination:
         """Return the dead-letter queue of a destination, creating it regardless of the limits.
@@ -358,9 +358,9 @@ class Destinations:
         if existing is not None:
             existing.apply(existing.settings)
 
-    def dead_letters_of(self, queue: Destination) -> Destination | None:
+    def dead_letters_of(self, queue: Address) -> Destination | None:
         """Return a destination whose dead letters go to this queue, None if there is none."""
-        sources = self._core.dead_letter_queues.get(queue.address)
+        sources = self._core.dead_letter_queues.get(queue)
         return next(iter(sources)) if sources else None
 
     def foreign_dead_letter_queue(self, name: str, creator: str | None) -> str:
@@ -370,7 +370,7 @@ class Destinations:
         queue = self._destinations.get(Address(Kind.QUEUE, f"{name}.dlq"))
         if queue is None or queue.creator == creator:
             return ""
-        source = self.dead_letters_of(queue)
+        source = self.dead_letters_of(queue.address)
         return "" if source is not None and source.name == name else queue.name
 
     def _count(self, destination: Destination, change: int) -> None:

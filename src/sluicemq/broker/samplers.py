@@ -23,9 +23,6 @@ from sluicemq.broker.stats import DestinationStats, Traffic, decay_factor
 BATCH: Final = 100
 """Destinations examined together in a round of statistics. Each takes about 3 µs."""
 
-DestinationCallback = Callable[["Destination", int, int], None]
-"""Callback with a destination, its number of waiting messages and its number of unacked ones."""
-
 
 @dataclass(slots=True)
 class BrokerTotals:
@@ -89,10 +86,11 @@ class StatsSampler:
         destinations.removals.append(self._on_removal)
 
     def sample_all(
-        self, seconds: float, on_destination: DestinationCallback | None = None
+        self, seconds: float, on_destination: Callable[[Destination, int, int], None] | None = None
     ) -> Iterator[None]:
         """Run one round, `seconds` (> 0) after the previous one, and yield after each share.
 
+        `on_destination` receives a destination and its numbers of waiting and unacked messages.
         A caller that returned to the event loop begins a broker iteration before it continues.
         """
         decay = decay_factor(seconds)

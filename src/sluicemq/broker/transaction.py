@@ -210,7 +210,7 @@ class Transactions:
         together, would hold too much: it stays open and can be committed or rolled back. Raises
         TransactionError if it has ended, or is prepared or committed.
         """
-        self._expect_state(transaction, TransactionState.OPEN)
+        self._expect_open(transaction)
         self._publisher.expect_space(message)
         self._check_limits(transaction, self._core.size_in_memory(message))
         self._publisher.record_transient(destination, message)
@@ -251,7 +251,7 @@ class Transactions:
         """Acknowledge in the transaction; return False if the consumer does not hold the
         message.
         """
-        self._expect_state(transaction, TransactionState.OPEN)
+        self._expect_open(transaction)
         delivery = consumer.unacked.pop(sequence, None)
         if delivery is None:
             return False
@@ -275,7 +275,7 @@ class Transactions:
         If the consumer is detached, the delivery returns to its original position. Raises
         JournalDamaged, RecordNotFound.
         """
-        self._expect_state(transaction, TransactionState.OPEN)
+        self._expect_open(transaction)
         consumer = transaction.acks.get(delivery)
         if consumer is None:
             return False
@@ -303,7 +303,7 @@ class Transactions:
         if transaction.xid == xid and transaction.state is TransactionState.PREPARED:
             self._group_commit.when_durable(transaction.record, callback)
             return
-        self._expect_state(transaction, TransactionState.OPEN)
+        self._expect_open(transaction)
         if xid in self.prepared:
             raise TransactionError(f"a transaction with xid {xid.hex()} is prepared already")
         self._publisher.expect_space(*(message for _, message in transaction.sends))
@@ -515,11 +515,11 @@ class Transactions:
         if transaction.state is TransactionState.ENDED:
             raise TransactionEnded(f"transaction {transaction.number} has ended")
 
-    def _expect_state(self, transaction: Transaction, state: TransactionState) -> None:
+    def _expect_open(self, transaction: Transaction) -> None:
         self._expect_not_ended(transaction)
-        if transaction.state is not state:
+        if transaction.state is not TransactionState.OPEN:
             raise TransactionError(
-                f"transaction {transaction.number} is {transaction.state.value}, not {state.value}"
+                f"transaction {transaction.number} is {transaction.state.value}, not open"
             )
 
     def _is_large(self, transaction: Transaction) -> bool:

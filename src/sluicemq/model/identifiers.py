@@ -22,8 +22,9 @@ _PLAIN: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*\Z")
 _PLAIN_DOTTED: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$.]*\Z")
 _ESCAPE_LIKE: Final = re.compile(r"_(?=HYPHEN|DOT|x[0-9A-F]{4})")
 _WRITTEN: Final = re.compile(r"_(?:(HYPHEN)|(DOT)|x([0-9A-F]{4,6}))_")
-_START: Final = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Nl", "Sc", "Pc"})
-_PART: Final = _START | {"Nd", "Mn", "Mc"}
+JAVA_LETTERS: Final = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Nl", "Sc", "Pc"})
+"""Unicode categories of Java's Character.isJavaIdentifierStart."""
+_PART: Final = JAVA_LETTERS | {"Nd", "Mn", "Mc"}
 _WORDS: Final = {"-": "_HYPHEN_", ".": "_DOT_"}
 _LAST_CHARACTER: Final = 0x10FFFF
 
@@ -40,7 +41,7 @@ def to_identifier(name: str, dotted: bool = False) -> str:
     for index, character in enumerate(name):
         kind = unicodedata.category(character)
         # Java classifies UTF-16 units, and a surrogate is not a letter
-        fits = kind in (_PART if index else _START) and character <= "\uffff"
+        fits = kind in (_PART if index else JAVA_LETTERS) and character <= "\uffff"
         if (fits and not (escape_like and index in escape_like)) or (
             dotted and index and character == "."
         ):

@@ -243,14 +243,11 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
             priority = (self.mask & -self.mask).bit_length() - 1
             if not lowest:
                 priorities = [number for number in range(PRIORITIES) if self.mask >> number & 1]
-                priority = min(priorities, key=self._first_order)
+                priority = min(priorities, key=lambda number: self._front(number)[0].order)
             delivery = self._pop(priority)
             if delivery.state == READY:
                 return delivery
         return None
-
-    def _first_order(self, priority: int) -> int:
-        return self._front(priority)[0].order
 
     def head(self) -> AnyEntry | None:
         """Return the delivery that `take` would return, without removing it."""

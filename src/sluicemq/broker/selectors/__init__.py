@@ -34,10 +34,8 @@ class SelectorLimits(NamedTuple):
 
     def check_text(self, text: str) -> None:
         """Raise SelectorError if the text is too long."""
-        if self.text is None or len(text) * 4 <= self.text:
-            return
         size = len(text.encode("utf-8", "surrogatepass"))
-        if size > self.text:
+        if self.text is not None and size > self.text:
             raise SelectorError(
                 f"the selector has {size} bytes, at most {self.text} are allowed "
                 "(broker.max_selector_bytes)",

@@ -32,13 +32,13 @@ from sluicemq.broker.selectors.nodes import (
     split_pattern,
 )
 from sluicemq.model.errors import SelectorError
+from sluicemq.model.identifiers import JAVA_LETTERS
 
 MAX_DEPTH: Final = 200
 """Largest nesting of parentheses and operations."""
 
-_IDENTIFIER_START: Final = frozenset(("Lu", "Ll", "Lt", "Lm", "Lo", "Nl", "Sc", "Pc"))
-_IDENTIFIER_PART: Final = _IDENTIFIER_START | {"Nd", "Mn", "Mc", "Cf"}
-"""Unicode categories of Java's Character.isJavaIdentifierStart and isJavaIdentifierPart."""
+_IDENTIFIER_PART: Final = JAVA_LETTERS | {"Nd", "Mn", "Mc", "Cf"}
+"""Unicode categories of Java's Character.isJavaIdentifierPart."""
 
 _EXPECTED: Final = (
     ("NAME", "a value"),
@@ -187,7 +187,7 @@ class Reader(Transformer[Token, Node]):
         name = str(token)
         position = token.start_pos or 0
         if not name.isascii():
-            categories = _IDENTIFIER_START
+            categories = JAVA_LETTERS
             for offset, character in enumerate(name, position):
                 if unicodedata.category(character) not in categories:
                     message = f"the character {character!a} at offset {offset} has no meaning"

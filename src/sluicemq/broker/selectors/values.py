@@ -81,9 +81,7 @@ LONG_BITS: Final = 64
 LONG_LIMIT: Final = 1 << LONG_BITS - 1
 """Smallest positive number that is not a long."""
 
-Operation = Callable[[float, float], float]
-
-_OPERATIONS: Final[dict[str, Operation]] = {
+_OPERATIONS: Final[dict[str, Callable[[float, float], float]]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,

@@ -121,7 +121,7 @@ def _can_change_options(broker: Broker, existing: Destination, options: QueueOpt
     """
     if not existing.automatic or existing.provenance.created_by is not CreatedBy.VIBEMQ:
         return False
-    if broker.destinations.dead_letters_of(existing) is not None:
+    if broker.destinations.dead_letters_of(existing.address) is not None:
         return False
     if existing.address.kind is not options.kind:
         other = broker.destinations.find(Address(options.kind, existing.name))
@@ -153,7 +153,7 @@ def _deletion_refusal(broker: Broker, destination: Destination, identity: Identi
     name = destination.name
     if creation := _CREATORS.get(destination.provenance.created_by):
         return f"queue {name} {creation}; VibeMQ clients cannot delete it"
-    source = broker.destinations.dead_letters_of(destination)
+    source = broker.destinations.dead_letters_of(destination.address)
     if source is not None:
         source_name = source.name if identity.sees(source.name) else "another queue"
         return f"queue {name} is the dead-letter queue of {source_name}; delete that one first"
