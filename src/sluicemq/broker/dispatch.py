@@ -19,6 +19,7 @@ from sluicemq.broker.subscription import (
     drop_overflow,
     expire,
     expire_uncounted,
+    journal_completion,
     mark_window_available,
     note_release,
     remove_drained_consumer,
@@ -447,11 +448,4 @@ def flush_acks(subscription: Subscription) -> None:
     sequences = subscription.acked
     if sequences:
         subscription.acked = []
-        core = subscription.core
-        core.last_ack_record = core.journal.append_completed(
-            subscription.number,
-            subscription.destination.number,
-            Cause.ACKNOWLEDGED,
-            sequences,
-            core.clock.wall,
-        )
+        journal_completion(subscription, Cause.ACKNOWLEDGED, sequences)

@@ -32,7 +32,13 @@ from collections.abc import Iterator
 
 from sluicemq.broker.dispatch import add
 from sluicemq.broker.pending.cursor import Cursor
-from sluicemq.broker.pending.entry import RECORDED, SCHEDULED, SHARED, UNJOURNALED
+from sluicemq.broker.pending.entry import (
+    RECORDED,
+    REFERENCED,
+    SCHEDULED,
+    SHARED,
+    UNJOURNALED,
+)
 from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Delivery, Destination, Subscription
 from sluicemq.broker.subscription import compact_pending_queues, end_unjournaled, withdraw
 from sluicemq.journal.format import Cause
@@ -112,8 +118,10 @@ def fan_out(topic: Destination, message: Message, targets: list[Subscription]) -
             topic.core.journal.retain(message.sequence, references)
     if for_group:
         _add_to_group(topic, message, group, targets)
+    durable_mode = RECORDED if message.durability else UNJOURNALED
+    other_mode = REFERENCED if message.durability else UNJOURNALED
     for target in targets:
-        add(target, message, target.journaling_mode(message))
+        add(target, message, durable_mode if target.durable else other_mode)
 
 
 def _add_to_group(

@@ -149,8 +149,7 @@ class DepthSampler:
 
     def sample(self, destination: Destination) -> None:
         """Record the depth of a destination if it has changed and the destination is journaled."""
-        depth = (destination.waiting, destination.unacked, destination.consumers)
-        self._record(destination, depth)
+        self._record(destination, (destination.waiting, destination.unacked, destination.consumers))
 
     def sample_deleted(self, destination: Destination) -> None:
         """Record a depth of 0 for a destination that is about to be deleted."""
@@ -161,10 +160,10 @@ class DepthSampler:
         for destination in self._destinations.values():
             self.sample(destination)
 
-    def _record(self, destination: Destination, standing: tuple[int, int, int]) -> None:
+    def _record(self, destination: Destination, depth: tuple[int, int, int]) -> None:
         if self._interval <= 0 or self._core.event_recorder.suspended:
             return  # the first round after the suspension records every change since
         is_known = destination.number and not destination.temporary and not destination.removed
-        if is_known and destination.recorded_depth != standing:
-            destination.recorded_depth = standing
-            self._core.event_recorder.record_depth(destination.number, *standing)
+        if is_known and destination.recorded_depth != depth:
+            destination.recorded_depth = depth
+            self._core.event_recorder.record_depth(destination.number, *depth)

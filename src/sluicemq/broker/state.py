@@ -19,10 +19,8 @@ from sluicemq.broker.pending.entry import (
     ENDED,
     READY,
     RECORDED,
-    REFERENCED,
     SCHEDULED,
     UNACKED,
-    UNJOURNALED,
     Entry,
     queue_order,
 )
@@ -357,12 +355,6 @@ class Subscription:
     def durable(self) -> bool:
         """True if it belongs to a topic and outlives its consumers and the process."""
         return self.number >= DURABLE_SUBSCRIPTION
-
-    def journaling_mode(self, message: Message) -> int:
-        """Return the journaling mode of this message's delivery here, outside a group."""
-        if not message.durability:
-            return UNJOURNALED
-        return RECORDED if self.durable else REFERENCED
 
     @property
     def has_idle_consumer(self) -> bool:
