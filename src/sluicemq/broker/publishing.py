@@ -34,9 +34,6 @@ from sluicemq.model.message import Durability, Message
 _SYNC: Final = Durability.SYNC
 _BLOCK: Final = Overflow.BLOCK
 
-PERSISTENT: Final = frozenset({Durability.LAZY, Durability.SYNC})
-"""Durabilities refused while the disk is nearly full. TRANSIENT messages are in memory as well."""
-
 Staged = tuple[Message, Destination, list[Subscription] | None]
 """A message, its destination, and its targets if that is a topic."""
 
@@ -116,8 +113,11 @@ class Publisher:
             message.durability = Durability.TRANSIENT
 
     def expect_space(self, *messages: Message) -> None:
-        """Raise LowDiskSpace if a message is persistent and disk space is low."""
-        if self.low_space and any(message.durability in PERSISTENT for message in messages):
+        """Raise LowDiskSpace if a message is persistent and disk space is low.
+
+        TRANSIENT messages are in memory as well.
+        """
+        if self.low_space and any(message.durability.survives for message in messages):
             space = self._journal.space_state()
             raise LowDiskSpace(
                 f"the disk of the journal is nearly full: {space.free} bytes are free, and "
@@ -354,7 +354,7 @@ class Publisher:
                 message = destination.parked[0].message
                 is_full = destination.waiting and destination.would_exceed_limits(len(message.body))
                 if (is_full and not destination.drops_when_full) or (
-                    self.low_space and message.durability in PERSISTENT
+                    self.low_space and message.durability.survives
                 ):
                     break
                 parked = self.take_parked(destination)

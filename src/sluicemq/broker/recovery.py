@@ -59,21 +59,17 @@ def snapshot(broker: Broker) -> bytes:
     Its cost depends on exceptional messages (requeued, attempted, pending on durable
     subscriptions), not on the backlog of queues.
     """
-    pending = {number: array("Q") for number in broker.durable_subscriptions}
-    for number, subscription in broker.durable_subscriptions.items():
-        pending[number].extend(_recorded(subscription))
+    pending = {
+        number: array("Q", _recorded(subscription))
+        for number, subscription in broker.durable_subscriptions.items()
+    }
+    attempts: list[Attempts] = []
+    unacked: dict[int, list[Delivery]] = {}
     for destination in broker.destinations.values():
         if destination.topic and destination.number and _may_have_group_messages(destination):
             group = pending[destination.number] = array("Q", destination.shared_copies)
             for subscription in (destination.queue, *destination.members):
                 group.extend(_recorded(subscription))
-    for message, _, _ in broker.publisher.staged:
-        for number in message.routes:
-            if number in pending:
-                pending[number].append(message.sequence)
-    attempts: list[Attempts] = []
-    unacked: dict[int, list[Delivery]] = {}
-    for destination in broker.destinations.values():
         for subscription in destination.all_subscriptions:
             if subscription.number:
                 counts = list(_failures(subscription))
@@ -81,6 +77,10 @@ def snapshot(broker: Broker) -> bytes:
                     attempts.append(Attempts(subscription.number, counts))
                 if subscription.unacked and broker.core.event_recorder.recording:
                     unacked.setdefault(subscription.number, []).extend(_unacked(subscription))
+    for message, _, _ in broker.publisher.staged:
+        for number in message.routes:
+            if number in pending:
+                pending[number].append(message.sequence)
     state = EngineState(
         settings=[
             stored_settings(d, broker.settings.default_destination)

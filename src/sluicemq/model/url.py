@@ -228,10 +228,9 @@ def _parse_query(query: str) -> dict[str, str]:
             raise ConfigurationError(f"{name!r} cannot be the name of an option")
         if name in options:
             raise ConfigurationError(f"the option {name} is given twice")
-        is_name = name == "queue"
         options[name] = (
             decode_name(unquote_to_bytes(raw_value))
-            if is_name
+            if name == "queue"
             else _decode(raw_value, f"the option {name}")
         )
     return options
