@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -175,8 +175,8 @@ class PendingHandshake:
 
     socket: socket.socket
     peer: str
-    deadline: float = field(default_factory=lambda: time.monotonic() + HANDSHAKE_SECONDS)
-    timer: asyncio.TimerHandle | None = None
+    timer: asyncio.TimerHandle
+    """Due at the deadline; it is cancelled once the handshake may begin."""
 
 
 class TlsAcceptor:
@@ -233,13 +233,14 @@ class TlsAcceptor:
             peer = name_of(address)
             descriptor = connection.fileno()
             if self._admission.admit_handshake(peer, descriptor, self.pending_handshakes):
-                self._receive(PendingHandshake(connection, peer))
+                self._receive(connection, peer)
             else:
                 connection.close()
 
-    def _receive(self, handshake: PendingHandshake) -> None:
+    def _receive(self, connection: socket.socket, peer: str) -> None:
+        timer = self._loop.call_later(HANDSHAKE_SECONDS, lambda: self._time_out(handshake))
+        handshake: PendingHandshake = PendingHandshake(connection, peer, timer)
         self._silent.add(handshake)
-        handshake.timer = self._loop.call_later(HANDSHAKE_SECONDS, self._time_out, handshake)
         self._loop.add_reader(handshake.socket, self._readable, handshake)
 
     def _readable(self, handshake: PendingHandshake) -> None:
@@ -272,7 +273,7 @@ class TlsAcceptor:
             self._loop.call_soon(self._begin)
 
     async def _perform(self, handshake: PendingHandshake) -> None:
-        remaining = handshake.deadline - time.monotonic()
+        remaining = handshake.timer.when() - self._loop.time()
         if remaining <= 0:
             self._time_out(handshake)
             return
@@ -301,8 +302,7 @@ class TlsAcceptor:
     def _stop_watching(self, handshake: PendingHandshake) -> None:
         self._silent.discard(handshake)
         self._loop.remove_reader(handshake.socket)
-        if handshake.timer is not None:
-            handshake.timer.cancel()
+        handshake.timer.cancel()
 
     def _time_out(self, handshake: PendingHandshake) -> None:
         if handshake in self._silent:
