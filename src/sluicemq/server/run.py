@@ -64,6 +64,15 @@ RESERVED_SHARE: Final = 4
 CERTIFICATE_CHECK_SECONDS: Final = 30.0
 """Interval between two checks for changed certificate files."""
 
+_SPACE_TEXTS: Final = {
+    SpaceLevel.ENOUGH: "disk space has returned: persistent messages are accepted again",
+    SpaceLevel.LOW: "disk space is low: persistent messages are refused, consumers and "
+    "administration continue",
+    SpaceLevel.EXHAUSTED: "the disk is full and the reserve is used up: nothing is delivered until "
+    "there is space on it",
+}
+"""Log entries for a new level of free space."""
+
 log = structlog.get_logger("sluicemq")
 
 
@@ -201,26 +210,14 @@ class Server:
         if state.level == self._space_level:
             return
         self._space_level = state.level
-        space = {
-            "free_bytes": state.free,
-            "threshold_bytes": state.threshold,
-            "reserve_bytes": state.reserve,
-        }
-        if state.level == SpaceLevel.ENOUGH:
-            log.info("disk space has returned: persistent messages are accepted again", **space)
-        elif state.level == SpaceLevel.LOW:
-            log.error(
-                "disk space is low: persistent messages are refused, consumers and administration "
-                "continue",
-                held_by_slots=journal.bytes_held_by_slots(),
-                **space,
-            )
-        else:
-            log.error(
-                "the disk is full and the reserve is used up: nothing is delivered until there is "
-                "space on it",
-                **space,
-            )
+        write = log.info if state.level == SpaceLevel.ENOUGH else log.error
+        write(
+            _SPACE_TEXTS[state.level],
+            free_bytes=state.free,
+            threshold_bytes=state.threshold,
+            reserve_bytes=state.reserve,
+            held_by_slots=journal.bytes_held_by_slots(),
+        )
 
     async def _serve(self, loop: asyncio.AbstractEventLoop, journal: Journal) -> None:
         config = self.config
