@@ -43,10 +43,11 @@ class StandardError:
 
 def configure(settings: LoggingSettings) -> None:
     """Configure structlog for the whole process according to `settings`."""
-    if settings.format == "json":
-        renderer: Processor = structlog.processors.JSONRenderer()
-    else:
-        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    renderer: Processor = (
+        structlog.processors.JSONRenderer()
+        if settings.format == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
