@@ -66,6 +66,7 @@ SEQUENCE_GAP: Final = 1 << 20
 """Sequence numbers skipped after a restart, for numbers that were assigned without a record."""
 
 _PRIORITIES: Final = bytes(range(10))
+_OVERFLOWED: Final = b"%c" % OVERFLOWED
 _EVENTS: Final = re.compile(rb"[^\x01\x0c\x0e\x14]")
 """Pattern for a column of types: all types except MESSAGE, RELOCATED, INDEX and DEPTH."""
 _REPLAYED: Final = re.compile(
@@ -400,11 +401,10 @@ class Recovery:
         elif len(live) > max(0, segment.last - segment.base + 1):
             del live[max(0, segment.last - segment.base + 1) :]
             segment.changed = True
-        if count and len(live) != segment.last - segment.base + 1:
+        overflowed = {segment.base + match.start() for match in re.finditer(_OVERFLOWED, live)}
+        is_complete = not count or len(live) == segment.last - segment.base + 1
+        if not is_complete or overflowed - segment.large_live.keys():
             raise missing_liveness(segment.first, self.directory)
-        for match in re.finditer(b"%c" % OVERFLOWED, live):
-            if segment.base + match.start() not in segment.large_live:
-                raise missing_liveness(segment.first, self.directory)
 
     def _load_rows(self, segment: LiveSegment, index: SegmentIndex, start: int) -> None:
         live = segment.live
