@@ -183,10 +183,9 @@ class Compactor:
                 self._reported_damage = str(error)
                 self._on_warning(f"no segment is removed: {error}")
             return  # an unreadable slot may need every segment
-        expired_slots = [name for name, slot in slots.items() if slot.is_expired(now)]
-        for name in expired_slots:
-            del slots[name]
-        held_segments, lost_slots = self._review_slots(slots, candidates, now)
+        active_slots = {name: slot for name, slot in slots.items() if not slot.is_expired(now)}
+        expired_slots = list(slots.keys() - active_slots.keys())
+        held_segments, lost_slots = self._review_slots(active_slots, candidates, now)
         segments = [segment for segment in candidates if segment not in held_segments]
         for segment in segments:
             self._liveness.remove(segment)

@@ -180,9 +180,8 @@ def verify(backup: Path, *, records: bool = True, advance: Advance = ignore) -> 
 
 
 def _compare(backup: Path, manifest: Manifest, advance: Advance) -> Iterator[str]:
-    known_names = {MANIFEST_NAME}
+    known_names = {MANIFEST_NAME, *(file.path for file in manifest.files)}
     for file in manifest.files:
-        known_names.add(file.path)
         try:
             for _ in read_file(backup, file, advance):
                 pass
