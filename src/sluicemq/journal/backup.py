@@ -292,7 +292,7 @@ def create(
             copy.write_file(f"{JOURNAL_NAME}/{IDENTITY_NAME}", identity.hex().encode() + b"\n"),
             copy.write_file(f"{JOURNAL_NAME}/{DURABLE_NAME}", encode_durable(end)),
         ]
-        if snapshot is not None:
+        if snapshot.position:
             path = snapshot_path(target_journal, snapshot.position)
             files.append(copy.write_file(str(path.relative_to(target)), encode_snapshot(snapshot)))
         copied = []
@@ -367,12 +367,10 @@ def _create_target(target: Path) -> None:
 # --- files to copy -------------------------------------------------------------------------------
 
 
-def _plan(
-    journal: Path, identity: bytes
-) -> tuple[Snapshot | None, DurableEnd, list[SegmentExtent]]:
+def _plan(journal: Path, identity: bytes) -> tuple[Snapshot, DurableEnd, list[SegmentExtent]]:
     """Return the snapshot, the end, and the segments to copy."""
     snapshot = newest_snapshot(journal)
-    end = _wait_for_end(journal, snapshot.position if snapshot is not None else 0)
+    end = _wait_for_end(journal, snapshot.position)
     first_sequences = [first for first in list_segments(journal) if first <= end.segment]
     segments: list[SegmentExtent] = []
     for first, following in zip_longest(first_sequences, first_sequences[1:]):
@@ -383,21 +381,19 @@ def _plan(
 
 
 def _check_complete(
-    journal: Path, snapshot: Snapshot | None, end: DurableEnd, segments: list[SegmentExtent]
+    journal: Path, snapshot: Snapshot, end: DurableEnd, segments: list[SegmentExtent]
 ) -> None:
     """Raise JournalDamaged if the segments lack one that the snapshot needs, or that has records
     after its broker state."""
-    position = snapshot.state_position if snapshot is not None else 0
     previous = 0
     for segment in segments:
-        if segment.previous not in (0, previous) and segment.first > position:
+        if segment.previous not in (0, previous) and segment.first > snapshot.state_position:
             text = f"the segment before it, {segment.previous:020d}, is missing"
             raise DamagedFile(segment_path(journal, segment.first), 16, text)
         previous = segment.first
     if previous != end.segment:
         raise DamagedFile(segment_path(journal, end.segment), 0, "the newest segment is missing")
-    if snapshot is not None:
-        check_segments(snapshot, journal, {segment.first for segment in segments}, end.segment)
+    check_segments(snapshot, journal, {segment.first for segment in segments}, end.segment)
 
 
 def _wait_for_end(journal: Path, position: int) -> DurableEnd:

@@ -247,8 +247,7 @@ def dump(
     `types` and `address` restrict them; `reference` selects one record and those that refer to it.
     Raises JournalDamaged at the first record that is not intact.
     """
-    snapshot = newest_snapshot(directory)
-    names = snapshot.destinations() if snapshot else {}
+    names = newest_snapshot(directory).destinations()
     last_view: MappedSegment | None = None
     for view, offset, record in read_records(directory, sequence=sequence):
         if view is not last_view:

@@ -183,11 +183,11 @@ class Recovery:
         self._unsealed: list[tuple[SegmentPart, Tail]] = []
         self._repairs = space is not None
         snapshot = newest_snapshot(directory)
-        self.state = snapshot.state if snapshot else b""
-        self.position = snapshot.state_position if snapshot else 0
-        self._live_position = snapshot.position if snapshot else 0
+        self.state = snapshot.state
+        self.position = snapshot.state_position
+        self._live_position = snapshot.position
         # all segments before the last one had been sealed when the snapshot was written
-        self._sealed_before = snapshot.segments[-1].first if snapshot and snapshot.segments else 0
+        self._sealed_before = snapshot.segments[-1].first if snapshot.segments else 0
         try:
             self._read(snapshot, verify)
             if space is not None:
@@ -204,15 +204,14 @@ class Recovery:
 
     # --- the files -----------------------------------------------------------------------------
 
-    def _read(self, snapshot: Snapshot | None, verify: bool) -> None:
+    def _read(self, snapshot: Snapshot, verify: bool) -> None:
         durable = read_durable(self.directory)
         first_sequences = list_segments(self.directory)
         if durable and not self._repairs:
             first_sequences = [first for first in first_sequences if first <= durable.segment]
         self._check_chain(first_sequences, snapshot, durable)
-        saved_states = {state.first: state for state in snapshot.segments} if snapshot else {}
-        if snapshot:
-            self._load_snapshot(snapshot)
+        saved_states = {state.first: state for state in snapshot.segments}
+        self._load_snapshot(snapshot)
         last = self._live_position
         previous: LiveSegment | None = None
         for first, following in zip_longest(first_sequences, first_sequences[1:]):
@@ -223,20 +222,19 @@ class Recovery:
             previous = part.segment
             self._load(part, saved_states.get(first))
             last = max(last, previous.last)
-        if snapshot and (previous.last if previous else 0) < snapshot.position:
+        if (previous.last if previous else 0) < snapshot.position:
             # its SNAPSHOT record was durable before the snapshot was written
             self.report["confirmed"] = "lost"
         if durable and self.report["confirmed"] == "lost":
             last = max(last, durable.sequence)
         self._replay()
-        self.next_sequence = last + SEQUENCE_GAP if first_sequences or snapshot else 1
+        self.next_sequence = last + SEQUENCE_GAP if first_sequences or last else 1
 
     def _check_chain(
-        self, first_sequences: list[int], snapshot: Snapshot | None, durable: DurableEnd | None
+        self, first_sequences: list[int], snapshot: Snapshot, durable: DurableEnd | None
     ) -> None:
         present = set(first_sequences)
-        if snapshot is not None:
-            check_segments(snapshot, self.directory, present)
+        check_segments(snapshot, self.directory, present)
         if durable and durable.segment not in present and durable.segment > max(present, default=0):
             path = segment_path(self.directory, durable.segment)
             raise DamagedFile(path, 0, "the newest segment is missing")

@@ -183,8 +183,8 @@ def decode_snapshot(data: bytes, path: Path) -> Snapshot:
     return snapshot
 
 
-def newest_snapshot(directory: Path) -> Snapshot | None:
-    """Return the newest intact snapshot, None if there is no snapshot.
+def newest_snapshot(directory: Path) -> Snapshot:
+    """Return the newest intact snapshot; if there is none, an empty one with position 0.
 
     Raises JournalDamaged if there are snapshots but none is intact, JournalError.
 
@@ -205,7 +205,7 @@ def newest_snapshot(directory: Path) -> Snapshot | None:
         if failure is not None:
             raise failure
         if not vanished:
-            return None
+            return Snapshot(0, 0, b"", 1, [], b"", [])
 
 
 def unpack_live(state: SegmentState, directory: Path) -> bytes:

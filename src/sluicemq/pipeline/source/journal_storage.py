@@ -270,8 +270,7 @@ class DirectoryStorage(JournalStorage):
             raise RecordNotFound(f"the segment {first} has been removed") from None
 
     def addresses(self, numbers: Iterable[int]) -> dict[int, Address]:
-        snapshot = newest_snapshot(self.path)
-        known = snapshot.destinations() if snapshot else {}
+        known = newest_snapshot(self.path).destinations()
         return {number: known[number] for number in numbers if number in known}
 
     @property
