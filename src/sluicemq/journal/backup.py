@@ -147,15 +147,13 @@ class BackupCopy:
         self,
         journal: Path,
         target: Path,
-        previous: Path | None,
-        previous_files: Mapping[str, File],
+        earlier_files: Mapping[str, tuple[Path, File]],
         link: bool,
         throttle: CopyThrottle,
     ) -> None:
         self._journal = journal
         self._target = target
-        self._previous = previous
-        self._previous_files = previous_files
+        self._earlier_files = earlier_files
         self._link = link
         self._throttle = throttle
         self.copied = 0
@@ -174,7 +172,7 @@ class BackupCopy:
         with source.open("rb", buffering=0) as file:
             fd = file.fileno()
             if sealed:
-                entry = self._link_from_previous(fd, path, size)
+                entry = self._link_from_earlier(fd, path, size)
                 if entry is not None:
                     self._throttle.advance(size, read=False)
                     return entry
@@ -187,21 +185,20 @@ class BackupCopy:
                 self.copied += size
             return File(path=path, bytes=size, sha256=digest, sealed=sealed)
 
-    def _link_from_previous(self, fd: int, path: str, size: int) -> File | None:
+    def _link_from_earlier(self, fd: int, path: str, size: int) -> File | None:
         """Link the segment from the earlier backup and return its entry, or None if it differs.
 
         Number, size and trailer are compared; the trailer has a checksum of all bytes before it.
         """
-        file = self._previous_files.get(path)
-        if self._previous is None or file is None or file.bytes != size:
+        if path not in self._earlier_files:
             return None
-        previous_path = self._previous / path
-        with suppress(FileNotFoundError), previous_path.open("rb") as previous_file:
-            is_whole = os.fstat(previous_file.fileno()).st_size == size
-            previous_file.seek(size - TRAILER_BYTES)
-            is_same = previous_file.read() == os.pread(fd, TRAILER_BYTES, size - TRAILER_BYTES)
-            if is_whole and is_same and _try_link(previous_path, self._target / path):
-                return file
+        earlier_path, entry = self._earlier_files[path]
+        with suppress(FileNotFoundError), earlier_path.open("rb") as file:
+            is_whole = os.fstat(file.fileno()).st_size == size == entry.bytes
+            file.seek(size - TRAILER_BYTES)
+            is_same = file.read() == os.pread(fd, TRAILER_BYTES, size - TRAILER_BYTES)
+            if is_whole and is_same and _try_link(earlier_path, self._target / path):
+                return entry
         return None
 
     def _read(self, fd: int, output: int, size: int, source: Path, sealed: bool) -> str:
@@ -287,7 +284,7 @@ def create(
         throttle = CopyThrottle(total, rate, slots, name, on_progress, cancelled)
         target_journal = target / JOURNAL_NAME
         target_journal.mkdir(mode=0o700)
-        copy = BackupCopy(journal, target, previous, earlier_files, link, throttle)
+        copy = BackupCopy(journal, target, earlier_files, link, throttle)
         files = [
             copy.write_file(f"{JOURNAL_NAME}/{IDENTITY_NAME}", identity.hex().encode() + b"\n"),
             copy.write_file(f"{JOURNAL_NAME}/{DURABLE_NAME}", encode_durable(end)),
@@ -333,8 +330,8 @@ def create(
     return manifest
 
 
-def _files_of_backup(identity: bytes, previous: Path) -> dict[str, File]:
-    """Return the files of an earlier backup by path.
+def _files_of_backup(identity: bytes, previous: Path) -> dict[str, tuple[Path, File]]:
+    """Return the files of an earlier backup by path, each with its location.
 
     Raises JournalError if it is a backup of another journal.
     """
@@ -344,7 +341,7 @@ def _files_of_backup(identity: bytes, previous: Path) -> dict[str, File]:
             f"{previous} is a backup of another journal ({manifest.identity[:16]}): make a full "
             "one first"
         )
-    return {file.path: file for file in manifest.files}
+    return {file.path: (previous / file.path, file) for file in manifest.files}
 
 
 def _delete_expired(slots: Slots) -> None:
