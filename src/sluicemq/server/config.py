@@ -24,6 +24,7 @@ import os
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -296,10 +297,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 f"jmq.instance: {self.jmq.instance!r} is not a valid name: use 1 to "
                 f"{MAX_INSTANCE} ASCII characters without blanks"
             )
-        for index, listener in enumerate(self.listeners):
-            for earlier in self.listeners[:index]:
-                if listener.url.collides(earlier.url):
-                    yield f"{listener.url} and {earlier.url} are the same address"
+        for earlier, listener in combinations(self.listeners, 2):
+            if listener.url.collides(earlier.url):
+                yield f"{listener.url} and {earlier.url} are the same address"
         yield from self._directory_problems()
         endpoint = self.tracing.endpoint
         if endpoint and not endpoint.startswith(("http://", "https://")):
