@@ -43,7 +43,7 @@ def stub(tmp_path: Path) -> Iterator[StubServer]:
 
 @pytest.fixture
 def api(stub: StubServer, tmp_path: Path) -> Iterator[Api]:
-    with Api(HttpTarget("localhost", 0, path=str(tmp_path / "s")), timeout=30) as api:
+    with Api(HttpTarget(path=str(tmp_path / "s")), timeout=30) as api:
         yield api
 
 
@@ -136,7 +136,7 @@ def test_text_that_is_not_utf_8_is_a_usage_error(api: Api) -> None:
 def test_unreachable_broker_is_an_error_with_advice(tmp_path: Path) -> None:
     with (
         pytest.raises(ConnectionLost, match=r"no broker answers at .*/none: No such file") as error,
-        Api(HttpTarget("localhost", 0, path=str(tmp_path / "none"))) as api,
+        Api(HttpTarget(path=str(tmp_path / "none"))) as api,
     ):
         api.call(GET_STATUS, NoParameters())
     assert "sluicemq serve" in error.value.__notes__[0]

@@ -78,7 +78,7 @@ def scripted_server() -> Iterator[ScriptedServer]:
 
 
 def test_unusable_file_of_certificates_is_reported_with_the_response() -> None:
-    with HttpClient(HttpTarget("localhost", 1, secure=True, ca="/none")) as remote:
+    with HttpClient(HttpTarget("localhost", 1, tls=True, ca="/none")) as remote:
         remote.send("GET", "/")
         with pytest.raises(ConfigurationError, match="/none cannot be used"):
             remote.receive()

@@ -51,7 +51,7 @@ def stub(tmp_path: Path) -> Iterator[StubServer]:
 
 @pytest.fixture
 def target(stub: StubServer, tmp_path: Path) -> HttpTarget:
-    return HttpTarget("localhost", 0, path=str(tmp_path / "s"))
+    return HttpTarget(path=str(tmp_path / "s"))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_cancelled_call_ends_at_once_and_client_stays_usable(tmp_path: Path) -> 
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(str(tmp_path / "s"))
             server.listen()
-            target = HttpTarget("localhost", 0, path=str(tmp_path / "s"))
+            target = HttpTarget(path=str(tmp_path / "s"))
             async with ManagementClient(target) as client:
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.2):

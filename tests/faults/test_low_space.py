@@ -88,7 +88,7 @@ class SmallDisk:
 
     def http(self) -> Api:
         return Api(
-            HttpTarget("localhost", 0, path=str(self.broker.directory / "admin.sock")),
+            HttpTarget(path=str(self.broker.directory / "admin.sock")),
             timeout=TIMEOUT_SECONDS,
         )
 

@@ -176,7 +176,7 @@ def _measure(broker: LocalBroker) -> ProcessResources:
 
     The sockets include that of the requesting connection. The second request ensures that the
     broker has closed the sockets of earlier ones."""
-    target = HttpTarget("localhost", 0, path=str(broker.directory / "admin.sock"))
+    target = HttpTarget(path=str(broker.directory / "admin.sock"))
     with Api(target, timeout=TIMEOUT_SECONDS) as api:
         api.call(GET_STATUS, NoParameters())
         memory = api.call(GET_OVERVIEW, OverviewQuery(fresh=True)).resident_memory_bytes

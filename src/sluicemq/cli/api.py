@@ -170,7 +170,7 @@ def _advice_for(error: SluiceError, target: HttpTarget) -> str:
                 "http://HOST:7680 selects another one."
             )
         case ConnectionLost():
-            listener = "http+tls" if target.secure else "http"
+            listener = "http+tls" if target.tls else "http"
             return f"Is it running with a listener {listener}://...?"
     return ""
 

@@ -151,7 +151,7 @@ class LocalBroker:
             return False
 
     def _target(self) -> HttpTarget:
-        return HttpTarget("localhost", 0, path=str(self.directory / "admin.sock"))
+        return HttpTarget(path=str(self.directory / "admin.sock"))
 
     def _log_tail(self) -> str:
         """Return the end of the log, which may be long, or a device without an end."""

@@ -222,9 +222,9 @@ class BrokerLocation(NamedTuple):
         UsageError."""
         options = self.http_options()
         if not options:
-            return HttpTarget("localhost", 0, path=str(self.socket()))
+            return HttpTarget(path=str(self.socket()))
         http_target = target(options)
-        unencrypted = http_target.authorization and not http_target.secure and not http_target.path
+        unencrypted = http_target.authorization and not http_target.tls and not http_target.path
         if unencrypted and self.interactive and is_public(http_target.host):
             err().print(
                 f"warning: the password is sent to {http_target.host} unencrypted; use https://",

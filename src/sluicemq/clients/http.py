@@ -60,17 +60,17 @@ _MAX_REASON: Final = 500
 """Maximum number of characters of an unstructured response in an error message."""
 
 
-class HttpTarget(NamedTuple):
-    """Broker address and credentials, sent to the executors. Its text contains no secret."""
+class HttpTarget(urls.TlsOptions, frozen=True):
+    """Broker address and credentials, sent to the executors. Its text contains no secret.
 
-    host: str
-    port: int
-    secure: bool = False
-    ca: str = ""
-    insecure: bool = False
+    path  of a Unix socket; host and port are then unused
+    """
+
+    host: str = "localhost"
+    port: int = PORT
+    tls: bool = False
     authorization: str = ""
     path: str = ""
-    """Path of a Unix socket; host and port are then unused."""
 
     def __repr__(self) -> str:
         return f"<HttpTarget {self}>"
@@ -79,7 +79,7 @@ class HttpTarget(NamedTuple):
         if self.path:
             return self.path
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.secure else 'http'}://{host}:{self.port}"
+        return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
 
 
 def target(options: Mapping[str, str]) -> HttpTarget:
@@ -87,17 +87,12 @@ def target(options: Mapping[str, str]) -> HttpTarget:
 
     Raises ConfigurationError, whose message contains no secret."""
     fields = parse_url(options.get("url", ""))
-    host, port = fields["hosts"][0] if fields["hosts"] else ("localhost", PORT)
-    user = options.get("user", fields.get("username", ""))
-    password = options.get("password", fields.get("password", ""))
+    user = options.get("user", fields.pop("username", ""))
+    password = options.get("password", fields.pop("password", ""))
+    for host, port in fields.pop("hosts"):
+        fields |= {"host": host, "port": port}
     return HttpTarget(
-        host,
-        port,
-        fields["tls"],
-        fields.get("ca", ""),
-        fields.get("insecure", False),
-        authorization(user, password, options.get("token", "")),
-        fields["path"],
+        authorization=authorization(user, password, options.get("token", "")), **fields
     )
 
 
@@ -298,11 +293,9 @@ class HttpClient:
         target = self.target
         if target.path:
             return _UnixConnection(target.path, self._timeout)
-        if not target.secure:
+        if not target.tls:
             return http.client.HTTPConnection(target.host, target.port, timeout=self._timeout)
-        context = urls.TlsOptions(ca=target.ca, insecure=target.insecure).context(
-            verify_host_name=True
-        )
+        context = target.context(verify_host_name=True)
         return http.client.HTTPSConnection(
             target.host, target.port, timeout=self._timeout, context=context
         )

@@ -78,16 +78,16 @@ def test_invalid_options_are_refused(options: dict[str, str], reason: str) -> No
     ("url", "found"),
     [
         ("http://localhost", HttpTarget("localhost", 7680)),
-        ("HTTPS://[::1]:81/", HttpTarget("::1", 81, secure=True)),
+        ("HTTPS://[::1]:81/", HttpTarget("::1", 81, tls=True)),
         (
             "http+tls://h?ca=/ca.pem&insecure=true",
-            HttpTarget("h", 7680, True, "/ca.pem", insecure=True),
+            HttpTarget("h", 7680, True, ca="/ca.pem", insecure=True),
         ),
         ("http://me:pa%3Ass@h", HttpTarget("h", 7680, authorization="Basic bWU6cGE6c3M=")),
     ],
 )
 def test_urls_are_parsed(url: str, found: HttpTarget) -> None:
-    assert tuple(target({"url": url})) == tuple(found)
+    assert target({"url": url}) == found
     assert pickle.loads(pickle.dumps(found)) == found
 
 
