@@ -71,7 +71,7 @@ from sluicemq.migrate.configuration import (
     number,
     positive,
 )
-from sluicemq.migrate.openmq.store import KIND, OVERFLOW, consumer_limits, read_store
+from sluicemq.migrate.openmq.store import BEHAVIORS, KIND, consumer_limits, read_store
 from sluicemq.migrate.plan import Plan
 from sluicemq.migrate.source_files import Damage, SourceError
 from sluicemq.model.access import Operation, Permission, is_pattern, is_user_name
@@ -172,13 +172,6 @@ def locate(source: Path) -> Path:
 # --- conversions -------------------------------------------------------------------------------
 
 _UNITS: Final = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
-_BEHAVIORS: Final = dict(
-    zip(
-        ("FLOW_CONTROL", "REMOVE_OLDEST", "REJECT_NEWEST", "REMOVE_LOW_PRIORITY"),
-        OVERFLOW.values(),
-        strict=True,
-    )
-)
 
 
 def _parse_size(value: str) -> int:
@@ -188,10 +181,6 @@ def _parse_size(value: str) -> int:
         return max(0, int(digits.rstrip("bkmg")) * _UNITS.get(digits[-1:], 1))
     except ValueError:
         raise ValueError("is not a size") from None
-
-
-def _parse_limit(value: str) -> int:
-    return max(0, number(value))
 
 
 def is_true(value: str) -> bool:
@@ -211,7 +200,7 @@ def _parse_seconds(value: str) -> int | None:
 
 def _parse_behavior(value: str) -> Overflow:
     try:
-        return _BEHAVIORS[value.upper()]
+        return BEHAVIORS[value.upper()]
     except KeyError:
         raise ValueError("is not a limit behavior") from None
 
@@ -229,7 +218,9 @@ _RULES: Final = {
         "jmq.metrics_interval", lambda value: None if is_true(value) else 0
     ),
     "imq.log.level": SettingRule("logging.level", log_level),
-    f"{_COMMON}maxNumMsgs": SettingRule("default.max_messages", _parse_limit),
+    f"{_COMMON}maxNumMsgs": SettingRule(
+        "default.max_messages", lambda value: max(0, number(value))
+    ),
     f"{_COMMON}maxTotalMsgBytes": SettingRule("default.max_bytes", _parse_size),
     f"{_COMMON}maxBytesPerMsg": SettingRule("default.max_message_bytes", _parse_size),
     f"{_COMMON}limitBehavior": SettingRule("default.overflow", _parse_behavior),

@@ -97,13 +97,13 @@ ACKNOWLEDGED: Final = 2
 QUEUE: Final = 0
 """Consumer number of a queue."""
 
-OVERFLOW: Final = {
-    0: Overflow.BLOCK,
-    1: Overflow.DROP_OLDEST,
-    2: Overflow.REJECT,
-    3: Overflow.DROP_LOWEST,
+BEHAVIORS: Final = {
+    "FLOW_CONTROL": Overflow.BLOCK,
+    "REMOVE_OLDEST": Overflow.DROP_OLDEST,
+    "REJECT_NEWEST": Overflow.REJECT,
+    "REMOVE_LOW_PRIORITY": Overflow.DROP_LOWEST,
 }
-"""Open MQ's limit behaviours: FLOW_CONTROL, REMOVE_OLDEST, REJECT_NEWEST, REMOVE_LOW_PRIORITY."""
+"""Open MQ's limit behaviours, in the order of their numbers."""
 DEFAULT_PRODUCERS: Final = (100, -1, 0)
 DEFAULT_PREFETCH: Final = (1000, -1, 0)
 
@@ -225,7 +225,7 @@ def read_destination(plan: Plan, entry: MapEntry) -> Address | None:
             max_messages=max(0, record.count_limit),
             max_bytes=_byte_limit(record.memory_limit),
             max_message_bytes=_byte_limit(record.msg_size_limit),
-            overflow=OVERFLOW.get(record.limit, Overflow.REJECT),
+            overflow=dict(enumerate(BEHAVIORS.values())).get(record.limit, Overflow.REJECT),
             active_consumers=active_consumers,
             max_consumers=max_consumers,
             dead_letter=record.use_dmq,
