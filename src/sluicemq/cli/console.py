@@ -164,7 +164,7 @@ def quantity(option: str, text: str, unit: Unit) -> float:
 
 
 _HINTS: Final[dict[type[SluiceError | OSError], str]] = {
-    JournalLocked: "Stop the other process first, or give another directory with --data-dir.",
+    JournalLocked: "Stop the other process first, or give another data directory.",
     JournalDamaged: "sluicemq journal check finds all the damage; nothing has been changed.",
     ConnectionLost: "Is the broker running, and does it listen there? sluicemq serve starts one.",
     PermissionError: "Run the command as the owner of that file or directory.",

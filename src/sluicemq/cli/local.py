@@ -96,7 +96,7 @@ class LocalBroker:
         try:
             self._wait_until_ready(before + START_SECONDS)
             self.start_seconds = time.monotonic() - before
-            with Api(self._target(), timeout=STATUS_SECONDS) as api:
+            with self._api() as api:
                 listeners = api.call(GET_OVERVIEW, OverviewQuery(fresh=True)).listeners
         except BaseException:
             assert self._process is not None
@@ -130,7 +130,7 @@ class LocalBroker:
     def status(self) -> dict[str, Any]:
         """Return the broker's `/overview`, with its `destinations` and its `pid`. Raises
         ConnectionLost if the broker does not respond."""
-        with Api(self._target(), timeout=STATUS_SECONDS) as api:
+        with self._api() as api:
             document: dict[str, Any] = msgspec.to_builtins(
                 {
                     **asdict(api.call(GET_OVERVIEW, OverviewQuery(fresh=True))),
@@ -144,14 +144,15 @@ class LocalBroker:
         """Return whether this process, not a predecessor that left its socket behind, responds and
         has finished its start."""
         try:
-            with Api(self._target(), timeout=STATUS_SECONDS) as api:
+            with self._api() as api:
                 ready = api.call(GET_READINESS, NoParameters()).state == "serving"
                 return ready and api.call(GET_STATUS, NoParameters()).pid == self.pid
         except (ClientError, OSError):
             return False
 
-    def _target(self) -> HttpTarget:
-        return HttpTarget(path=str(self.directory / "admin.sock"))
+    def _api(self) -> Api:
+        target = HttpTarget(path=str(self.directory / "admin.sock"))
+        return Api(target, timeout=STATUS_SECONDS)
 
     def _log_tail(self) -> str:
         """Return the end of the log, which may be long, or a device without an end."""

@@ -94,7 +94,7 @@ class QueueClient(ABC):
         self.queue = url.queue
         self.options = dict(url.options)
         self.window = min(count or WINDOW, WINDOW)
-        self.early_acks = inf
+        self.early_acks = count - 1 if count else inf
         """Number of acknowledgements that `acknowledge_early` may still send."""
         self.late_acks: list[Any] = []
         """Messages to acknowledge together with the end of the subscription."""
@@ -258,11 +258,6 @@ class _Vibemq(QueueClient):
     """
 
     _messages: Any = None
-
-    def __init__(self, client: Any, url: Url, count: int) -> None:
-        super().__init__(client, url, count)
-        if count:
-            self.early_acks = count - 1
 
     async def _send(self, body: bytes, ttl: int) -> None:
         from sluicemq.clients.vibemq.commands import payload_of

@@ -67,11 +67,10 @@ def _parse_pairs(text: str) -> Target:
             raise ConfigurationError(
                 "a connection string is Host=…;Port=…;Username=…, or a URL vibemq://…"
             )
-        options[name] = value.strip()
-    plain = {urls.normalize_name(name): value for name, value in options.items()}
-    port = urls.integer("port", plain.pop("port", str(DEFAULT_PORT)))
-    host = plain.pop("host", plain.pop("server", "127.0.0.1"))
-    return Target(urls.check_ports(parse_hosts(host, port)), **urls.read(plain, _OPTIONS))
+        options[urls.normalize_name(name)] = value.strip()
+    port = urls.integer("port", options.pop("port", str(DEFAULT_PORT)))
+    host = options.pop("host", options.pop("server", "127.0.0.1"))
+    return Target(urls.check_ports(parse_hosts(host, port)), **urls.read(options, _OPTIONS))
 
 
 def _algorithms(name: str, text: str) -> tuple[Compression, ...]:
