@@ -183,10 +183,8 @@ class _Connection(ClientTransport[Frame]):
 
     def find_abandoned(self, names: tuple[str, ...]) -> _Request | None:
         """Return an abandoned `ready` for these addresses, or None."""
-        for request in self.requests:
-            if request.answer.done() and request.names == names:
-                return request
-        return None
+        abandoned = (request for request in self.requests if request.answer.done())
+        return next((request for request in abandoned if request.names == names), None)
 
     def handle_frames(self, frames: list[Frame]) -> None:
         for frame in frames:

@@ -223,15 +223,13 @@ def columns(connection: sqlite3.Connection, table: str) -> set[str]:
 
 def require_columns(
     connection: sqlite3.Connection, file: Path, product: str, table: str, needed: Collection[str]
-) -> set[str]:
-    """Return the columns of a table of a product's store. Raises Damage unless it has those that
-    are needed."""
+) -> None:
+    """Raise Damage unless a table of a product's store has the columns that are needed."""
     column_names = columns(connection, table)
     if not column_names:
         raise Damage(f"{file}: there is no table `{table}`, so this is no store of {product}")
     if missing := set(needed) - column_names:
         raise Damage(f"{file}: the table `{table}` lacks {', '.join(sorted(missing))}")
-    return column_names
 
 
 def column_text(raw: object) -> str:

@@ -137,16 +137,10 @@ def read_store(plan: Plan, file: Path, *, strict: bool = False, fan_out_rows: bo
     Raises SourceError.
     """
     with open_database(file, plan.change_detector) as connection:
-        column_names = require_columns(connection, file, "VibeMQ", "messages", MESSAGES)
+        require_columns(connection, file, "VibeMQ", "messages", MESSAGES)
         require_columns(connection, file, "VibeMQ", "queues", ())
-        store = _Store(
-            file,
-            plan.change_detector,
-            dict(_read_queues(connection)),
-            "delivery_attempts" if "delivery_attempts" in column_names else "0",
-            bool(columns(connection, "dead_letters")),
-            fan_out_rows,
-        )
+        queues = dict(_read_queues(connection))
+        store = _Store(file, plan.change_detector, queues, fan_out_rows)
         for name, queue in store.queues.items():
             if queue.options is not None:
                 address = Address(queue.options.kind, name)
@@ -270,16 +264,12 @@ _DEAD_LETTERS: Final = (
 class _Store:
     """The rows of the file, which can be read repeatedly.
 
-    attempts      SQL of a message's number of deliveries
-    dead_letters  there is a table of dead letters
     fan_out_rows  as of `read_store`
     """
 
     file: Path
     change_detector: ChangeDetector
     queues: dict[str, StoredQueue]
-    attempts: str
-    dead_letters: bool
     fan_out_rows: bool
 
     def options(self, name: str) -> QueueOptions:
@@ -306,10 +296,13 @@ class _Store:
             settings = self.options(column_text(name)).settings
             if settings.overflow is Overflow.DROP_OLDEST and settings.max_messages:
                 surplus[name] = count - settings.max_messages
+        # old versions do not count deliveries, and have no dead letters
+        counted = "delivery_attempts" in columns(connection, "messages")
+        sql = _MESSAGES.format(attempts="delivery_attempts" if counted else "0")
         tables: list[tuple[str, str, Callable[[dict[str, Any]], SourceMessage]]] = [
-            ("messages", _MESSAGES.format(attempts=self.attempts), partial(self._message, surplus))
+            ("messages", sql, partial(self._message, surplus))
         ]
-        if self.dead_letters:
+        if columns(connection, "dead_letters"):
             tables.append(("dead_letters", _DEAD_LETTERS, self._dead_letter))
         for table, sql, convert in tables:
             for columns_by_name in connection.execute(sql):
