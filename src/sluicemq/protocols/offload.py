@@ -1,5 +1,6 @@
 """Worker threads for large bodies: they unpack, check, convert and compress what would block the
-event loop. A session has a `BodyConversion` for messages of other protocols.
+event loop. Sessions use it through
+`SessionJob` and, for messages of other protocols, `BodyConversion`.
 
 A broker has one `Offload`. It runs few jobs at a time, in the order of submission, because each may
 need much memory, which is reserved before a job starts. A job waits while other connections' input
@@ -15,7 +16,7 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from sluicemq.broker import Delivery
-from sluicemq.model.errors import without_traceback
+from sluicemq.model.errors import ProtocolError, without_traceback
 from sluicemq.model.message import Message
 from sluicemq.protocols.transcoding import content, conversion_work, expanded_size
 from sluicemq.protocols.transport import Alarm, Background, Transport
@@ -116,7 +117,55 @@ class Offload:
             self._start_jobs()
 
 
-# --- conversion of messages from other protocols -------------------------------------------------
+# --- jobs of one session -------------------------------------------------------------------------
+
+
+class SessionJob:
+    """One job of a session at a time. Its result is reported in a callback of the session's
+    connection, so that an unexpected error ends only that connection."""
+
+    __slots__ = ("_job", "_offload", "_timer")
+
+    def __init__(self, transport: Transport, offload: Offload) -> None:
+        self._offload = offload
+        self._job: OffloadedJob | None = None
+        self._timer = Alarm(transport)
+        """Scheduled report of the result."""
+
+    @property
+    def is_running(self) -> bool:
+        """True until the result is reported."""
+        return self._job is not None
+
+    def start(
+        self,
+        work: Callable[[], Result],
+        callback: Callable[[Result | ProtocolError], None],
+        size: int,
+    ) -> None:
+        """Call `work` as `Offload.submit` does, then `callback` with its result or the
+        ProtocolError that it raised."""
+        self._job = self._offload.submit(work, partial(self._end, callback), size)
+
+    def _end(
+        self, callback: Callable[[Result | ProtocolError], None], result: Result | Exception
+    ) -> None:
+        self._timer.set(0, partial(self._report, callback, result))
+
+    def _report(
+        self, callback: Callable[[Result | ProtocolError], None], result: Result | Exception
+    ) -> None:
+        self._job = None
+        if isinstance(result, Exception) and not isinstance(result, ProtocolError):
+            raise result
+        callback(result)
+
+    def cancel(self) -> None:
+        """Do not report the result."""
+        if self._job is not None:
+            self._job.cancel()
+            self._job = None
+        self._timer.cancel()
 
 
 def conversion_time(message: Message) -> int:
@@ -131,13 +180,10 @@ class BodyConversion:
     blocked  that delivery and those after it, which the session adds; empty without a conversion
     """
 
-    __slots__ = ("_job", "_offload", "_timer", "blocked")
+    __slots__ = ("_job", "blocked")
 
     def __init__(self, transport: Transport, offload: Offload) -> None:
-        self._offload = offload
-        self._job: OffloadedJob | None = None
-        self._timer = Alarm(transport)
-        """Scheduled sending of the message."""
+        self._job = SessionJob(transport, offload)
         self.blocked: list[Delivery] = []
 
     def start(
@@ -145,24 +191,15 @@ class BodyConversion:
     ) -> None:
         """Convert the body of `message`, that of the first delivery, and call `send` with it."""
         self.blocked = deliveries
-        self._job = self._offload.submit(
-            partial(content, message), partial(self._end, send), 2 * expanded_size(message)
-        )
+        size = 2 * expanded_size(message)
+        self._job.start(partial(content, message), partial(self._send, send), size)
 
-    def _end(self, send: Callable[[bytes], None], body: bytes | Exception) -> None:
-        # in an event loop callback of this connection, so that an error ends only it
-        self._timer.set(0, partial(self._send, send, body))
-
-    def _send(self, send: Callable[[bytes], None], body: bytes | Exception) -> None:
-        if isinstance(body, Exception):
-            raise body
+    def _send(self, send: Callable[[bytes], None], body: bytes | ProtocolError) -> None:
+        assert isinstance(body, bytes)  # a body that cannot be read stays as it is
         send(body)
 
     def take_blocked(self) -> list[Delivery]:
         """Remove and return the blocked deliveries. Their conversion is not reported any more."""
-        if self._job is not None:
-            self._job.cancel()
-            self._job = None
-        self._timer.cancel()
+        self._job.cancel()
         blocked, self.blocked = self.blocked, []
         return blocked

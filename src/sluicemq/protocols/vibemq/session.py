@@ -25,9 +25,8 @@ request.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from sluicemq import __version__
 from sluicemq.broker import Broker, Consumer
@@ -35,7 +34,6 @@ from sluicemq.model.access import ANONYMOUS, Identity, Operation
 from sluicemq.model.errors import (
     AccessError,
     AuthenticationMissing,
-    FrameTooLarge,
     LimitExceeded,
     LoginBusy,
     ProtocolError,
@@ -43,7 +41,7 @@ from sluicemq.model.errors import (
     TooManyFailures,
 )
 from sluicemq.protocols.channel import CONGESTED, MAX_UNREAD, Channel, LoginCheck
-from sluicemq.protocols.offload import LARGE, OffloadedJob
+from sluicemq.protocols.offload import LARGE, SessionJob
 from sluicemq.protocols.transport import Alarm, Login, SessionInfo, Transport
 from sluicemq.protocols.vibemq.commands import COMMANDS
 from sluicemq.protocols.vibemq.compression import Compression, Unpacker, negotiate
@@ -111,8 +109,6 @@ _TYPE_NAMES: Final = {
 }
 """Names of types in the original server's error for unknown commands."""
 
-Result = TypeVar("Result")
-
 
 class VibemqSession:
     """VibeMQ session of one connection. Implements `sluicemq.protocols.transport.Session`."""
@@ -155,7 +151,7 @@ class VibemqSession:
         self._next = Alarm(transport)
         """Scheduled processing of the input that is left: frames after an infrequent request, the
         decoder's backlog or its large frame."""
-        self._job: OffloadedJob | None = None
+        self._job = SessionJob(transport, large.offload)
         """Job for which further input waits: it reads the decoder's large frame or compresses a
         list."""
         self._input_ended = False
@@ -188,7 +184,7 @@ class VibemqSession:
         """Return whether received input is left, and schedule its processing unless that has to
         `wait`."""
         is_left = self._channel.held_frames is not None or self._decoder.backlog
-        wait = wait or self._login.is_checking or self._job is not None
+        wait = wait or self._login.is_checking or self._job.is_running
         if is_left and not wait and self._next.timer is None:
             self._next.set(0, self._process_next)
         return is_left
@@ -196,7 +192,7 @@ class VibemqSession:
     def _process_next(self) -> None:
         """Process the frames after an infrequent request, or else the next of the decoder's
         backlog, or submit its large frame for reading, first with a small memory limit."""
-        if self._login.is_checking or self._job is not None or self._channel.unread > MAX_UNREAD:
+        if self._login.is_checking or self._job.is_running or self._channel.unread > MAX_UNREAD:
             return  # it is scheduled again when that has changed
         large = self._decoder.large
         if self._channel.held_frames is not None:
@@ -208,30 +204,14 @@ class VibemqSession:
 
     def _submit_large(self, large: Unpacker, limit: int, memory: int) -> None:
         work = partial(read_large, self._decoder, large, limit)
-        self._offload(work, partial(self._execute_large, large), memory)
+        self._job.start(work, partial(self._execute_large, large), memory)
 
-    def _offload(
-        self, work: Callable[[], Result], callback: Callable[[Result | Exception], None], size: int
-    ) -> None:
-        """Run a job as `Offload.submit` does, for which further input waits."""
-        end = partial(self._end_job, callback)
-        self._job = self._connection.large.offload.submit(work, end, size)
-
-    def _end_job(
-        self, callback: Callable[[Result | Exception], None], result: Result | Exception
-    ) -> None:
-        self._job = None
-        # in a callback of this connection, so that an error ends only this connection
-        self._next.set(0, partial(callback, result))
-
-    def _execute_large(self, large: Unpacker, result: LargeFrame | Exception | None) -> None:
+    def _execute_large(self, large: Unpacker, result: LargeFrame | ProtocolError | None) -> None:
         """Process the result of reading the large frame; None = it needs more memory."""
         if result is None:
             self._submit_large(large, 0, 2 * self._options.unpacked)
             return
-        if isinstance(result, Exception):
-            if not isinstance(result, ProtocolError):
-                raise result
+        if isinstance(result, ProtocolError):
             self._decoder.finish_large(result)
             self._handle([])
             return
@@ -385,14 +365,12 @@ class VibemqSession:
         compression = self._connection.compression
         work = partial(compressed, response, compression, self._options.threshold)
         self._channel.hold([], 0)
-        self._offload(work, partial(self._send_list, identity), 2 * len(response))
+        self._job.start(work, partial(self._send_list, identity), 2 * len(response))
 
-    def _send_list(self, identity: str, result: bytes | Exception) -> None:
+    def _send_list(self, identity: str, result: bytes | ProtocolError) -> None:
         """Send a compressed list, and process the frames after its request."""
-        if isinstance(result, FrameTooLarge):
+        if isinstance(result, ProtocolError):  # it is too long
             self._connection.refuse(identity, "SERVER_ERROR", str(result))
-        elif isinstance(result, Exception):
-            raise result
         else:
             self._channel.write([result])
         self._process_next()
@@ -524,9 +502,7 @@ class VibemqSession:
     def _stop_processing(self) -> None:
         """Drop the input that is not processed yet."""
         self._next.cancel()
-        if self._job is not None:
-            self._job.cancel()
-            self._job = None
+        self._job.cancel()
         self._decoder.large = None
         self._channel.release()
 
