@@ -110,12 +110,14 @@ class Channel(Generic[Frame]):
         broker: Broker,
         access: Access,
         protocol: str,
-        identity: Identity,
+        identity: Identity | None,
         schedule_next: Callable[[bool], bool] | None = None,
     ) -> None:
-        """`schedule_next` returns whether input other than held frames is left that has to be
+        """`identity` is the user before the login; the guest in protocols without logins.
+        `schedule_next` returns whether input other than held frames is left that has to be
         processed before more is read, and schedules the processing of what is left; its argument is
         whether that has to wait. None: the session continues held frames itself."""
+        assert identity is not None  # clients of protocols without logins have a guest
         self.transport = transport
         self.broker = broker
         self.access = access

@@ -89,7 +89,6 @@ class GatewaySession:
     ) -> None:
         """Requests are published to `address`; their bodies have up to `max_body` bytes. All
         sessions share `replies`."""
-        assert access.guest is not None  # the protocol has no logins
         self._transport = transport
         self._broker = broker
         self._channel: Channel[None] = Channel(

@@ -162,7 +162,6 @@ class MsgliteSession:
     ) -> None:
         """`replies` is shared by all sessions of the broker. `durability` applies to published
         messages: the protocol leaves it open, and the original broker keeps messages in memory."""
-        assert access.guest is not None  # the protocol has no logins
         self._transport = transport
         self._broker = broker
         self._channel: Channel[Frame] = Channel(

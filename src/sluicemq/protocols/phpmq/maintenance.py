@@ -61,7 +61,6 @@ class MaintenanceSession(NoConsumers):
     def __init__(
         self, transport: Transport, broker: Broker, process: Process, *, access: Access = OPEN
     ) -> None:
-        assert access.guest is not None  # the protocol has no logins
         self._transport = transport
         self._broker = broker
         self._channel: Channel[bytes] = Channel(transport, broker, access, "phpmq", access.guest)

@@ -146,7 +146,6 @@ class PhpmqSession:
 
         `durability` applies to published messages: the protocol leaves it open.
         """
-        assert access.guest is not None  # the protocol has no logins
         self._transport = transport
         self._broker = broker
         self._channel: Channel[Frame] = Channel(
