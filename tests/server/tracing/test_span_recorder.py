@@ -12,7 +12,8 @@ from sluicemq.broker import Broker
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability, Origin
-from sluicemq.protocols.phpmq.session import has_ttl_packet, to_message
+from sluicemq.protocols.phpmq.session import to_message
+from sluicemq.protocols.phpmq.wire import WITHOUT_TTL
 from sluicemq.server.config import TracingSettings
 from sluicemq.server.tracing import export as exporting
 from sluicemq.server.tracing import span_recorder, start_tracing
@@ -143,7 +144,7 @@ def test_phpmq_message_carries_trace_context() -> None:
     message = to_message(queue.address, b"a", -1, Durability.SYNC, fixture.clock.wall)
     fixture.broker.publish(queue, message)
     assert "traceparent" in (message.properties or {})
-    assert not has_ttl_packet(message)
+    assert message.native == WITHOUT_TTL
 
 
 def test_sample_ratio_applies_to_messages_without_trace(monkeypatch: pytest.MonkeyPatch) -> None:

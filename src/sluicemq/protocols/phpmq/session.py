@@ -569,7 +569,8 @@ class PhpmqSession:
             assert message is not None  # unacked
             expires = delivery.expires
             ttl = seconds_left(expires, now) if expires else 0
-            if version != 2 and (version == 1 or not has_ttl_packet(message)):
+            # version 0: as the publisher sent it, `native` without a TTL packet
+            if version != 2 and (version == 1 or message.origin is not _PHPMQ or message.native):
                 ttl = -1
             if message.origin is _PHPMQ:
                 body = message.body
@@ -636,8 +637,3 @@ def to_message(
     if ttl < 0:
         message.native = WITHOUT_TTL
     return message
-
-
-def has_ttl_packet(message: Message) -> bool:
-    """Return whether the publisher sent a TTL packet (dispatch version 2)."""
-    return message.origin is _PHPMQ and not message.native
