@@ -53,6 +53,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -466,6 +467,7 @@ class Subscriber:
         )
 
 
+@dataclass(slots=True, eq=False)
 class Copy:
     """Message as it was sent to the client, which has not acknowledged it.
 
@@ -475,13 +477,10 @@ class Copy:
     sent_at     send time, in steady ms
     """
 
-    __slots__ = ("number", "sent_at", "sequence", "subscriber")
-
-    def __init__(self, number: int, sequence: int, subscriber: Subscriber, sent_at: int) -> None:
-        self.number = number
-        self.sequence = sequence
-        self.subscriber = subscriber
-        self.sent_at = sent_at
+    number: int
+    sequence: int
+    subscriber: Subscriber
+    sent_at: int
 
     @property
     def delivery(self) -> Delivery | None:
