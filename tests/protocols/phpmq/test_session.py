@@ -762,7 +762,7 @@ def test_blocked_sends_of_lost_connection_count_as_memory(harness: Harness) -> N
 MAP = {f"key {number}": number for number in range(2000)}
 
 
-def publish_maps(harness: Harness, *maps: object) -> None:
+def publish_maps(harness: Harness, *maps: dict[str, int]) -> None:
     """Publish maps as a JMS client does."""
     queue = harness.broker.destinations.queue("q")
     for value in maps:

@@ -557,7 +557,6 @@ class PhpmqSession:
         """
         encoder = self._encoder
         assert encoder is not None
-        self._unsent = True
         chunks: list[bytes] = []
         add = encoder.add
         version = self._dispatch_version
@@ -586,7 +585,9 @@ class PhpmqSession:
                 body = content(message)
             add(chunks, body, b"%b%016x" % (prefix, delivery.sequence), ttl)
         self._channel.traffic.delivered += len(deliveries)
-        self._transport.write(chunks)
+        if chunks:
+            self._unsent = True
+            self._transport.write(chunks)
         self._broker.page_out(deliveries)
 
     def _send_converted(self, body: bytes) -> None:
