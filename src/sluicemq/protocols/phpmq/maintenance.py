@@ -47,22 +47,18 @@ class MaintenanceSession(NoConsumers):
     """Maintenance session. Implements `sluicemq.protocols.transport.Session`."""
 
     __slots__ = (
-        "_broker",
         "_channel",
         "_ids",
         "_input",
         "_process",
         "_purging",
         "_timer",
-        "_transport",
         "_unsent",
     )
 
     def __init__(
         self, transport: Transport, broker: Broker, process: Process, *, access: Access = OPEN
     ) -> None:
-        self._transport = transport
-        self._broker = broker
         self._channel: Channel[bytes] = Channel(transport, broker, access, "phpmq", access.guest)
         self._process = process
         self._ids = MessageIds(broker.identity)
@@ -218,7 +214,7 @@ class MaintenanceSession(NoConsumers):
             self._channel.demand(Operation.MANAGE, destination.name)
         self._purging = 1 + len(queues)
         for destination in queues:
-            self._broker.operations.purge(destination, True, self._purged)
+            self._channel.broker.operations.purge(destination, True, self._purged)
         self._purged(0)
 
     def _purged(self, count: int) -> None:
@@ -272,7 +268,7 @@ class MaintenanceSession(NoConsumers):
     # --- queues ------------------------------------------------------------------------------
 
     def _queues(self) -> Iterator[Destination]:
-        for destination in self._broker.destinations.values():
+        for destination in self._channel.broker.destinations.values():
             if (
                 destination.address.kind is Kind.QUEUE
                 and (destination.waiting or destination.unacked)
@@ -292,7 +288,7 @@ class MaintenanceSession(NoConsumers):
             return next(
                 (queue for queue in self._queues() if screen.printable(queue.name) == name), None
             )
-        destination = self._broker.destinations.find(Address(Kind.QUEUE, name))
+        destination = self._channel.broker.destinations.find(Address(Kind.QUEUE, name))
         if destination is None or not self._is_visible(destination):
             return None
         return destination
@@ -301,13 +297,13 @@ class MaintenanceSession(NoConsumers):
 
     def _write(self, text: str) -> None:
         self._unsent = True
-        self._transport.write((text.encode(),))
+        self._channel.transport.write((text.encode(),))
 
     def _close(self, reason: str) -> None:
         if self._channel.close():
             self._input.clear()
             self._timer.cancel()
-            self._transport.close(reason)
+            self._channel.transport.close(reason)
 
 
 def _matches(name: str, parts: Iterable[str]) -> bool:
