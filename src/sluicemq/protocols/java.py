@@ -195,9 +195,8 @@ class _Class:
 
 
 def _boxed(
-    name: str, uid: int, code: str, layout: str, python_type: type, *, number: bool
+    name: str, uid: int, code: str, layout: str, python_type: type, parent: _Class | None = None
 ) -> _Class:
-    parent = _NUMBER if number else None
     return _Class(name, uid, _SERIALIZABLE, {"value": code}, parent, Struct(layout), python_type)
 
 
@@ -206,14 +205,14 @@ _NUMBER: Final = _Class(
 )
 _BYTES: Final = _Class("[B", 0xACF317F8060854E0, _SERIALIZABLE, {}, None, Struct(""), bytes)
 _BOXES: Final = (
-    _boxed("java.lang.Boolean", 0xCD207280D59CFAEE, "Z", ">?", bool, number=False),
-    _boxed("java.lang.Byte", 0x9C4E6084EE50F51C, "B", ">b", Byte, number=True),
-    _boxed("java.lang.Short", 0x684D37133460DA52, "S", ">h", Short, number=True),
-    _boxed("java.lang.Character", 0x348B47D96B1A2678, "C", ">H", Char, number=False),
-    _boxed("java.lang.Integer", 0x12E2A0A4F7818738, "I", ">i", int, number=True),
-    _boxed("java.lang.Long", 0x3B8BE490CC8F23DF, "J", ">q", Long, number=True),
-    _boxed("java.lang.Float", 0xDAEDC9A2DB3CF0EC, "F", ">f", Float, number=True),
-    _boxed("java.lang.Double", 0x80B3C24A296BFB04, "D", ">d", float, number=True),
+    _boxed("java.lang.Boolean", 0xCD207280D59CFAEE, "Z", ">?", bool),
+    _boxed("java.lang.Byte", 0x9C4E6084EE50F51C, "B", ">b", Byte, _NUMBER),
+    _boxed("java.lang.Short", 0x684D37133460DA52, "S", ">h", Short, _NUMBER),
+    _boxed("java.lang.Character", 0x348B47D96B1A2678, "C", ">H", Char),
+    _boxed("java.lang.Integer", 0x12E2A0A4F7818738, "I", ">i", int, _NUMBER),
+    _boxed("java.lang.Long", 0x3B8BE490CC8F23DF, "J", ">q", Long, _NUMBER),
+    _boxed("java.lang.Float", 0xDAEDC9A2DB3CF0EC, "F", ">f", Float, _NUMBER),
+    _boxed("java.lang.Double", 0x80B3C24A296BFB04, "D", ">d", float, _NUMBER),
 )
 _MAP_FIELDS: Final = {"loadFactor": "F", "threshold": "I"}
 _HASHMAP: Final = _Class(

@@ -16,7 +16,7 @@ which clients do not implement. (Protocol specification, sections 2.5, 3 and 5.)
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from typing import Final
@@ -117,8 +117,6 @@ _LONG_REQUESTS: Final = frozenset(
 )
 """Requests whose time depends on the number of consumers, subscriptions or transactions. They and
 messages to wildcards use the time for scans, so that many of them do not delay other clients."""
-
-Packets = Sequence[Packet]
 
 _COUNT_BITS: Final = 22
 """Bits of a unique id below the time: more ids per millisecond than the broker ever assigns."""
@@ -358,7 +356,7 @@ class JmqSession:
 
     # --- packets -----------------------------------------------------------------------------
 
-    def _handle(self, packets: Packets, size: int = 0) -> None:
+    def _handle(self, packets: list[Packet], size: int = 0) -> None:
         """Process packets of `size` bytes, up to a login or selector that takes time, or until the
         time for scans is used up."""
         channel = self._channel
@@ -394,7 +392,7 @@ class JmqSession:
                 self._continue_later()
             if channel.held_frames is not None:
                 if remaining := packets[index if repeats_packet else index + 1 :]:
-                    channel.hold(list(remaining), size)
+                    channel.hold(remaining, size)
                 break
         self._producers.publisher.confirm(size)
         self._consumer_commands.confirm()

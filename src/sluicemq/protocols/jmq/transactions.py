@@ -455,10 +455,10 @@ class TransactionCommands:
         if not xid:
             if "JMQXAFlags" in packet.properties:
                 raise RejectedRequest(Status.BAD_REQUEST, "JMQXAFlags requires a Xid")
-            session = number(packet, "JMQSessionID", 0)
-            sessionless = boolean(packet, "JMQSessionLess")
             branch = self._branches.start(
-                self._connection, session=session, sessionless=sessionless
+                self._connection,
+                session=number(packet, "JMQSessionID", 0),
+                sessionless=boolean(packet, "JMQSessionLess"),
             )
         else:
             branch = self._start_branch(packet, xid)
@@ -500,8 +500,9 @@ class TransactionCommands:
         """Handle END_TRANSACTION, for distributed transactions only."""
         branch = self._find_branch(packet)
         if not boolean(packet, "JMQNoOp"):
-            flags = number(packet, "JMQXAFlags", XaFlag.NOFLAGS)
-            branch.state = self._next_state(packet, branch, flags)
+            branch.state = self._next_state(
+                packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS)
+            )
         self._reply(packet, branch)
 
     # --- PREPARE, COMMIT, ROLLBACK -----------------------------------------------------------
@@ -531,8 +532,9 @@ class TransactionCommands:
             self._reply_when_durable(branch, reply)
             return
         try:
-            size = branch.transaction.bytes
-            self._connection.reply_later(partial(self._branches.commit, branch), reply, size)
+            self._connection.reply_later(
+                partial(self._branches.commit, branch), reply, branch.transaction.bytes
+            )
         except BrokerError:
             if next_branch is not None:
                 self._branches.roll_back(next_branch)
@@ -596,15 +598,18 @@ class TransactionCommands:
             raise RejectedRequest(
                 Status.NOT_FOUND, "the transaction does not exist or is not prepared"
             )
-        description = {
-            "JMQAutoRollback": _NOT_PREPARED,
-            "JMQXid": str(decode_xid(branch.xid)),
-            "JMQSessionLess": branch.sessionless,
-            "JMQCreateTime": Long(branch.transaction.created),
-            "JMQLifetime": Long(0),
-            "State": int(branch.state),
-        }
-        self._reply(packet, branch, body=dumps_map(description, hashtable=True))
+        description = dumps_map(
+            {
+                "JMQAutoRollback": _NOT_PREPARED,
+                "JMQXid": str(decode_xid(branch.xid)),
+                "JMQSessionLess": branch.sessionless,
+                "JMQCreateTime": Long(branch.transaction.created),
+                "JMQLifetime": Long(0),
+                "State": int(branch.state),
+            },
+            hashtable=True,
+        )
+        self._reply(packet, branch, body=description)
 
     # --- common ------------------------------------------------------------------------------
 
