@@ -292,22 +292,20 @@ class JmqConnection:
 # --- limits in requests -------------------------------------------------------------------------
 
 
-def byte_limit(packet: Packet, name: str = "JMQBytes", minimum: int = 0) -> int | None:
-    """Return a byte limit: UNLIMITED_BYTES below `minimum`, None if it is absent.
-
-    JMQBytes is the limit until the next RESUME_FLOW. Raises RejectedRequest.
-    """
-    if name not in packet.properties:
+def byte_limit(packet: Packet) -> int | None:
+    """Return the limit in bytes until the next RESUME_FLOW: UNLIMITED_BYTES if it is negative, None
+    if it is absent. Raises RejectedRequest."""
+    if "JMQBytes" not in packet.properties:
         return None
-    limit = number(packet, name)
-    return UNLIMITED_BYTES if limit < minimum else limit
+    limit = number(packet, "JMQBytes")
+    return limit if limit >= 0 else UNLIMITED_BYTES
 
 
 def client_packet_limit(packet: Packet, default: int) -> int:
     """Return the size of the largest packet that the client accepts, in bytes; `default` if it is
-    absent, UNLIMITED_BYTES if it is 0."""
-    limit = byte_limit(packet, "JMQMaxMsgBytes", 1)
-    return default if limit is None else limit
+    absent, UNLIMITED_BYTES if it is 0 or negative. Raises RejectedRequest."""
+    limit = number(packet, "JMQMaxMsgBytes", default)
+    return limit if limit > 0 else UNLIMITED_BYTES
 
 
 # --- HELLO and AUTHENTICATE ----------------------------------------------------------------------

@@ -129,11 +129,6 @@ class Outbound:
     outstanding: JmsConsumer | None = None
     started: bool = False
 
-    @property
-    def counts_bytes(self) -> bool:
-        """True if packet sizes are needed for a limit of the connection."""
-        return self.credit.counts_bytes or self.max_packet_size != UNLIMITED_BYTES
-
     def update_capacity(self) -> None:
         """Compute the capacity again; pause or resume the consumers if it has become or was 0."""
         capacity = 0
@@ -386,7 +381,12 @@ class JmsConsumer:
     @property
     def _counts_bytes(self) -> bool:
         """True if packet sizes are needed for a limit of the consumer or the connection."""
-        return self.credit.counts_bytes or self._outbound.counts_bytes
+        outbound = self._outbound
+        return (
+            self.credit.counts_bytes
+            or outbound.credit.counts_bytes
+            or outbound.max_packet_size != UNLIMITED_BYTES
+        )
 
     def _add_pending(self, deliveries: Iterable[Delivery]) -> None:
         """Add deliveries to the pending ones in queue order, which nearly always appends them."""

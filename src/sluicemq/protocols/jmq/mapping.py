@@ -138,8 +138,7 @@ def message_of(
 
     Raises ProtocolError when a header or the property block is broken, or there is no destination.
     """
-    raw = packet.header
-    variable = decode_header(raw)
+    variable = decode_header(packet.header)
     flags = packet.flags
     address = variable.queue if flags & Q else variable.topic
     if not address.name:

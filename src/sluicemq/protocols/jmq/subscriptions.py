@@ -143,8 +143,8 @@ def matches_topic(pattern: Pattern, topic: Destination) -> bool:
 
 def wildcard_topic(broker: Broker) -> Destination:
     """Return the topic that keeps the wildcards, creating it if needed."""
-    topic = broker.destinations.find(WILDCARD_TOPIC)
-    return topic or broker.destinations.create(WILDCARD_TOPIC, DEFAULTS)
+    destinations = broker.destinations
+    return destinations.find(WILDCARD_TOPIC) or destinations.create(WILDCARD_TOPIC, DEFAULTS)
 
 
 def topic_of(subscription: Subscription) -> Address:
