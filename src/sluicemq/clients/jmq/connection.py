@@ -94,11 +94,10 @@ class Requests:
         """Send a request and return its reply. Raises as JmqClient.request."""
         correlation_id = uuid4().hex
         reply: asyncio.Future[JmqMessage] = asyncio.get_running_loop().create_future()
-        ids: list[str] = []
 
         def expect_reply(name: str) -> None:
-            ids.append(name)
             self._waiting[name] = reply
+            reply.add_done_callback(lambda _: self._waiting.pop(name, None))
 
         expect_reply(correlation_id)
         try:
@@ -116,8 +115,7 @@ class Requests:
                 )
                 return await reply
         finally:
-            for name in ids:
-                self._waiting.pop(name, None)
+            reply.cancel()
 
     async def _receive(self, consumer: Consumer) -> None:
         while True:

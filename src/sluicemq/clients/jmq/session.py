@@ -486,10 +486,9 @@ class Session(SessionState, AsyncClient):
                     PacketType.ROLLBACK_TRANSACTION,
                     {"JMQTransactionID": Long(self.transaction), "JMQUpdateConsumed": True},
                 )
-            for consumer in [*self._consumers]:
-                await consumer.delete_on_broker(channel)
-            for producer in [*self._producers]:
-                await producer.delete_on_broker(channel)
+            endpoints: list[Consumer | Producer] = [*self._consumers, *self._producers]
+            for endpoint in endpoints:
+                await endpoint.delete_on_broker(channel)
             await channel.request(PacketType.DESTROY_SESSION, {"JMQSessionID": Long(self.id)})
 
     def finish(self, reason: ClientError) -> None:
