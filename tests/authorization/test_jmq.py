@@ -51,7 +51,6 @@ XID: Final = xid("own")
 
 DENIALS: Final = frozenset(
     {
-        Status.UNAUTHORIZED,
         Status.FORBIDDEN,
         Status.NOT_FOUND,
         Status.NOT_ALLOWED,

@@ -53,6 +53,7 @@ from sluicemq.broker.state import Consumer, Core, Delivery, Destination, Subscri
 from sluicemq.broker.subscription import mark_window_available, remove_drained_consumer
 from sluicemq.journal.format import RecordType
 from sluicemq.journal.space import ignore
+from sluicemq.model.destination import DestinationSettings
 from sluicemq.model.errors import LimitExceeded, TransactionEnded, TransactionError
 from sluicemq.model.message import Message
 
@@ -393,8 +394,14 @@ class Transactions:
         self.resolve(transaction, transaction.record, True)
         self.end(transaction, True)
 
-    def commit(self, transaction: Transaction, callback: Callable[[], None] = ignore) -> None:
+    def commit(
+        self,
+        transaction: Transaction,
+        callback: Callable[[], None] = ignore,
+        defaults: DestinationSettings | None = None,
+    ) -> None:
         """Commit a transaction. `callback` is called once it is applied and a crash cannot undo it.
+        Deleted destinations are created again; `defaults` as of `Destinations.resolve`.
 
         Raises TransactionEnded; TransactionError while it is being prepared; DestinationNotFound or
         LimitExceeded if a destination was deleted and cannot be created again; LowDiskSpace unless
@@ -415,6 +422,7 @@ class Transactions:
             if destination.removed and not destination.temporary:
                 destinations[destination] = self._destinations.resolve(
                     destination.address,
+                    defaults,
                     creator=destination.creator,
                     by=destination.provenance.created_by,
                 )

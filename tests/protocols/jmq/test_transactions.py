@@ -94,6 +94,17 @@ def test_commit_to_removed_destination_fails_and_can_be_rolled_back(
     assert harness.bodies("r") == []
 
 
+def test_commit_creates_removed_destination_as_a_message_does(harness: Harness, peer: Peer) -> None:
+    transaction = peer.begin()
+    peer.send("q", "a", transaction_id=transaction)
+    settings = harness.queue("q").settings
+    harness.broker.remove(harness.queue("q"), force=True)
+    peer.commit(transaction)
+    assert harness.bodies("q") == [b"a"]
+    assert harness.queue("q").settings == settings
+    assert settings.dead_letter_queue == "mq.sys.dmq"
+
+
 def test_limits_apply_in_transactions(harness: Harness, peer: Peer) -> None:
     harness.limit("q", DestinationSettings(max_messages=1))
     peer.send("q", "a")

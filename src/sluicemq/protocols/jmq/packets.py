@@ -168,10 +168,8 @@ class Status(IntEnum):
     """JMQStatus of a reply. Open MQ defines further ones, of HTTP, without using them."""
 
     OK = 200
-    CREATED = 201
     NOT_MODIFIED = 304
     BAD_REQUEST = 400
-    UNAUTHORIZED = 401
     FORBIDDEN = 403
     NOT_FOUND = 404
     NOT_ALLOWED = 405

@@ -46,7 +46,7 @@ from sluicemq.model.errors import BrokerError, ProtocolError, SluiceError
 from sluicemq.protocols.java import Long, dumps_map
 from sluicemq.protocols.jmq.connection import JmqConnection
 from sluicemq.protocols.jmq.consumers import JmsConsumer
-from sluicemq.protocols.jmq.destinations import find_or_create
+from sluicemq.protocols.jmq.destinations import DEFAULTS
 from sluicemq.protocols.jmq.fields import XID_SIZE, decode_xid, encode_xid
 from sluicemq.protocols.jmq.packets import (
     LOCAL,
@@ -353,10 +353,7 @@ class Branches:
 
         Raises BrokerError without any change.
         """
-        for destination in branch.transaction.destinations:
-            if destination.removed and not destination.temporary:
-                find_or_create(self._broker, destination.address, destination.creator)
-        self._broker.transactions.commit(branch.transaction, on_completed)
+        self._broker.transactions.commit(branch.transaction, on_completed, DEFAULTS)
 
     def roll_back(self, branch: Branch, state: State = State.ROLLEDBACK) -> None:
         """Roll back."""
@@ -511,9 +508,8 @@ class TransactionCommands:
         """Handle PREPARE_TRANSACTION."""
         branch = self._find_branch(packet)
         self._next_state(packet, branch, XaFlag.NOFLAGS)
-        limit = self._connection.options.max_per_connection
         self._connection.reply_later(
-            partial(self._branches.prepare, branch, limit),
+            partial(self._branches.prepare, branch, self._connection.options.max_per_connection),
             partial(self._reply, packet, branch),
             branch.transaction.bytes,
         )
