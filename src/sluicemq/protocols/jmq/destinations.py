@@ -50,7 +50,6 @@ from sluicemq.model.destination import (
     Kind,
     Overflow,
     Provenance,
-    is_temporary,
 )
 from sluicemq.model.errors import BrokerError, DestinationNotFound
 from sluicemq.model.message import BodyKind, Durability, Message, Property
@@ -188,20 +187,17 @@ def find_or_create(broker: Broker, address: Address, creator: str | None) -> Des
 
     Raises RejectedRequest, DestinationNotFound, LimitExceeded.
     """
-    destination = broker.destinations.find(address)
-    if destination is not None:
-        return destination
-    name = address.name
-    if is_temporary(name):
-        raise RejectedRequest(Status.NOT_FOUND, f"{name} does not exist or was deleted")
-    if is_reserved(address):
-        if address.kind is Kind.QUEUE or not name.startswith(_FOR_MONITORS):
-            raise RejectedRequest(Status.ERROR, f"{name}: names with {_RESERVED} are reserved")
+    destinations = broker.destinations
+    if is_reserved(address) and destinations.find(address) is None:
+        if address.kind is Kind.QUEUE or not address.name.startswith(_FOR_MONITORS):
+            raise RejectedRequest(
+                Status.ERROR, f"{address.name}: names with {_RESERVED} are reserved"
+            )
         with suppress(DestinationNotFound):
-            return broker.destinations.resolve(address, DEFAULTS)
+            return destinations.resolve(address, DEFAULTS)
         # the broker creates it, regardless of what applications may create
-        return broker.destinations.create(address, DEFAULTS)
-    return broker.destinations.resolve(address, DEFAULTS, creator, CreatedBy.JMQ)
+        return destinations.create(address, DEFAULTS)
+    return destinations.resolve(address, DEFAULTS, creator, CreatedBy.JMQ)
 
 
 def create_dead_messages(broker: Broker) -> None:

@@ -348,13 +348,6 @@ class Branches:
             self._remove_detached(branch)
             branch.rollback_state = State.ROLLEDBACK
 
-    def commit(self, branch: Branch, on_completed: Callable[[], None]) -> None:
-        """Commit; call `on_completed` when it is complete.
-
-        Raises BrokerError without any change.
-        """
-        self._broker.transactions.commit(branch.transaction, on_completed, DEFAULTS)
-
     def roll_back(self, branch: Branch, state: State = State.ROLLEDBACK) -> None:
         """Roll back."""
         branch.rollback_state = state
@@ -528,9 +521,9 @@ class TransactionCommands:
             self._reply_when_durable(branch, reply)
             return
         try:
-            self._connection.reply_later(
-                partial(self._branches.commit, branch), reply, branch.transaction.bytes
-            )
+            transaction = branch.transaction
+            commit = partial(self._broker.transactions.commit, transaction, defaults=DEFAULTS)
+            self._connection.reply_later(commit, reply, transaction.bytes)
         except BrokerError:
             if next_branch is not None:
                 self._branches.roll_back(next_branch)
