@@ -322,11 +322,9 @@ class BrowseResult:
 def read_message(broker: Broker, sequence: int) -> Message | None:
     """Return a message from the journal; None if it has ended or cannot be read."""
     try:
-        message = broker.fetch(sequence)
+        return broker.fetch(sequence)
     except (RecordNotFound, JournalDamaged):
         return None
-    message.sequence = sequence
-    return message
 
 
 class Browsing:
@@ -468,17 +466,15 @@ class Browsing:
         The last one has the L bit.
         """
         previous: Message | None = None
-        has_replied = False
         size = 0
         is_time_up = self._scans.is_time_up
         body = packet.body
         for offset in range(0, len(body), SYSID_SIZE):
             message = self._find_message(consumer_id, body[offset : offset + SYSID_SIZE])
             if message is not None:
-                if previous is not None:
-                    if not has_replied:
-                        has_replied = True
-                        self._connection.reply(packet)
+                if previous is None:
+                    self._connection.reply(packet)
+                else:
                     size += self._write(previous, consumer_id, 0)
                 previous = message
             if is_time_up() or size > SLICE_BYTES:
@@ -488,10 +484,8 @@ class Browsing:
             self._connection.refuse(
                 packet, RejectedRequest(Status.NOT_FOUND, "none of these messages exists any more")
             )
-            return
-        if not has_replied:
-            self._connection.reply(packet)
-        self._write(previous, consumer_id, L)
+        else:
+            self._write(previous, consumer_id, L)
 
     def _find_message(self, consumer_id: int, sysid: bytes) -> Message | None:
         """Find a message in the result to which the request refers, or else in any result."""
