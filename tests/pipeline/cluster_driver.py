@@ -26,7 +26,7 @@ BATCH = "cluster.batch"
 STREAM = "cluster.stream"
 CHECKPOINT = "checkpoint"
 RESULT_FILE = "executors.json"
-ROWS_PER_BATCH = 100
+ROWS_PER_BATCH = 200
 EXECUTORS = 2
 
 

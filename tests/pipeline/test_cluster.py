@@ -58,10 +58,12 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    **INTERPRETED,
 }
-INTERPRETED_OPTIONS = [word for pair in INTERPRETED.items() for word in ("--conf", "=".join(pair))]
-"""Options of `run` and `backfill`, whose small batches would each compile many plans.
-test_pipeline_kill.py runs both with generated code."""
+"""Settings of all programs.
+
+Each of their small jobs would compile many plans. Generated code is tested by tests/s3 and
+test_pipeline_kill.py."""
 DEFINITION = """
 [[table]]
 name = "numbers"
@@ -110,10 +112,13 @@ class Cluster:
         for number in range(workers):
             self._start_worker(number)
 
-    def submit(self, script: str, *arguments: str, libraries: str = "") -> subprocess.Popen[bytes]:
+    def submit(
+        self, script: str, *arguments: str, libraries: str = "", executors: int = program.EXECUTORS
+    ) -> subprocess.Popen[bytes]:
         """Start spark-submit with a script."""
         jar_paths = libraries or ",".join(map(str, jars(DELTA)))
-        options = [f"--conf={name}={value}" for name, value in SETTINGS.items()]
+        settings = SETTINGS | {"spark.cores.max": str(executors)}
+        options = [f"--conf={name}={value}" for name, value in settings.items()]
         command = [str(HOME / "bin/spark-submit"), "--master", self.master, *options]
         return self._start([*command, f"--jars={jar_paths}", script, *arguments], self.driver_log)
 
@@ -255,21 +260,6 @@ def expect_success(process: subprocess.Popen[bytes], log: Path) -> None:
     assert process.wait(TIMEOUT_SECONDS) == 0, log.read_text(errors="replace")[-8000:]
 
 
-def test_submitted_program_with_source_and_sink(
-    cluster: Cluster, journal: Journal, tmp_path: Path
-) -> None:
-    """The program loses an executor in the middle of a batch."""
-    process = cluster.submit(program.__file__, journal.url, str(tmp_path))
-    wait_inside_batch(tmp_path / program.CHECKPOINT, 2, process, cluster.driver_log)
-    kill_if_running(random.choice(cluster.executors()))
-    expect_success(process, cluster.driver_log)
-    for queue in (program.BATCH, program.STREAM):
-        messages = published(journal.directory, queue)
-        numbers = sorted(json.loads(message.body)["number"] for message in messages)
-        assert numbers == list(range(journal.filled))
-    assert len(json.loads((tmp_path / program.RESULT_FILE).read_text())) == 2
-
-
 def test_pipeline_commands_on_cluster(
     cluster: Cluster, journal: Journal, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -286,7 +276,7 @@ def test_pipeline_commands_on_cluster(
     dag = load_dag(EXAMPLES / "airflow" / "sluicemq_lake.py", values)
     tasks = {task.task_id: task.application_args for task in dag.tasks}
     libraries = str(jars(DELTA)[0].parent / "*.jar")  # as in the DAG
-    options = ("--definition", str(definition), "--max-rows", "500", *INTERPRETED_OPTIONS)
+    options = ("--definition", str(definition), "--max-rows", "500")
 
     process = cluster.submit(cli.__file__, *tasks["backfill"], *options, libraries=libraries)
     wait_inside_batch(Path(lake.checkpoint("tables")), 1, process, cluster.driver_log)
@@ -305,7 +295,7 @@ def test_pipeline_commands_on_cluster(
     expect_success(process, cluster.driver_log)
 
     for task in ("maintain", "report"):
-        process = cluster.submit(cli.__file__, *tasks[task], libraries=libraries)
+        process = cluster.submit(cli.__file__, *tasks[task], libraries=libraries, executors=1)
         expect_success(process, cluster.driver_log)
     assert program.IN in report.read_text()
     counts = compare(spark, lake, journal.directory, load_definition(definition))
@@ -333,3 +323,18 @@ def wait_for_progress(process: subprocess.Popen[bytes], log: Path) -> None:
         assert process.poll() is None, log.read_text(errors="replace")[-8000:]
         assert time.monotonic() < deadline, log.read_text(errors="replace")[-8000:]
         time.sleep(0.1)
+
+
+def test_submitted_program_with_source_and_sink(
+    cluster: Cluster, journal: Journal, tmp_path: Path
+) -> None:
+    """The program loses an executor in the middle of a batch."""
+    process = cluster.submit(program.__file__, journal.url, str(tmp_path))
+    wait_inside_batch(tmp_path / program.CHECKPOINT, 2, process, cluster.driver_log)
+    kill_if_running(random.choice(cluster.executors()))
+    expect_success(process, cluster.driver_log)
+    for queue in (program.BATCH, program.STREAM):
+        messages = published(journal.directory, queue)
+        numbers = sorted(json.loads(message.body)["number"] for message in messages)
+        assert numbers == list(range(journal.filled))
+    assert len(json.loads((tmp_path / program.RESULT_FILE).read_text())) == 2
