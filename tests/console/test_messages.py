@@ -281,6 +281,20 @@ def test_double_click_opens_one_page_of_selected_messages(
     expect(page.get_by_role("button", name="Previous")).to_be_enabled()
 
 
+def test_second_click_while_previews_are_requested_opens_no_other_page(
+    sample_console: ConsoleFixture, open_page: OpenPage
+) -> None:
+    browser_page = open_page(sample_console)
+    page = browser_page.open("queue/bulk/messages?selector=even%20%3D%20TRUE", "50 messages found")
+    previews = re.compile(r"/bulk/messages\?.*body=true.*cursor=")
+    page.route(previews, lambda route: None)  # the list is requested again after 4 s
+    with page.expect_request(previews):
+        page.get_by_role("button", name="Next").click()
+    page.get_by_role("button", name="Next").click()
+    page.unroute(previews)
+    browser_page.wait_for_text("10 messages found")
+
+
 def test_previews_of_removed_rows_are_dropped(
     sample_console: ConsoleFixture, open_page: OpenPage
 ) -> None:

@@ -160,8 +160,6 @@ class Messages {
       await this.load(request);
       return;
     }
-    this.answer = answer;
-    this.items = answer.items;
     for (const { id, body } of answer.items) if (body) this.previews.set(id, preview(body));
     const hasMissingPreviews = answer.items.some(({ id }) => !this.previews.has(id));
     if (hasMissingPreviews && !this.hasMissingPreviews) {
@@ -170,6 +168,9 @@ class Messages {
       return;
     }
     this.hasMissingPreviews = false;
+    // only now, as the buttons of the displayed page refer to it
+    this.answer = answer;
+    this.items = answer.items;
     const listed = new Set(answer.items.map(({ id }) => id));
     for (const kept of [this.selected, this.previews]) {
       for (const id of kept.keys()) if (!listed.has(id)) kept.delete(id);
