@@ -16,7 +16,8 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -92,12 +93,31 @@ def compiled_cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output_directory
 
 
+@pytest.fixture(scope="module")
+def results_by_client(
+    compiled_cases: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mapping[str, Future[Mapping[str, CaseResult]]]]:
+    """Run all cases with each of the clients, at the same time, as the cases mostly wait."""
+    with ThreadPoolExecutor(len(CLIENTS)) as executor:
+        yield {
+            client: executor.submit(
+                run_cases, compiled_cases / client, tmp_path_factory.mktemp(client)
+            )
+            for client in CLIENTS
+        }
+
+
 @pytest.fixture(scope="module", params=CLIENTS)
 def results(
-    request: pytest.FixtureRequest, compiled_cases: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    results_by_client: Mapping[str, Future[Mapping[str, CaseResult]]],
 ) -> Mapping[str, CaseResult]:
-    """Run all cases with one of the clients and return their verdicts."""
-    directory = tmp_path_factory.mktemp(request.param)
+    """Return the verdicts of all cases with one of the clients."""
+    return results_by_client[request.param].result()
+
+
+def run_cases(client: Path, directory: Path) -> Mapping[str, CaseResult]:
+    """Run all cases with the client and return their verdicts."""
     with ExitStack() as stack:
         # the ports stay the same after a restart
         port, tls_port = unused_port(), unused_port()
@@ -140,7 +160,7 @@ def results(
         errors = directory / "errors.txt"
         with other_protocols:
             try:
-                lines = run(compiled_cases / request.param, arguments, open_broker, errors)
+                lines = run(client, arguments, open_broker, errors)
             finally:
                 open_broker.stop()
         results = {}
