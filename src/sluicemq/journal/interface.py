@@ -272,12 +272,6 @@ class Journal(Protocol):
         are appended at its end.
         """
 
-    def measure_space(self) -> None:
-        """Query the free space of the file system. May block; callable on any thread."""
-
-    def check_space(self) -> None:
-        """Evaluate the last measurement of free space. Call once a second."""
-
     def space_state(self) -> SpaceReport:
         """Return the free space as last measured."""
         return SpaceReport(SpaceLevel.ENOUGH)
@@ -470,12 +464,6 @@ class MemoryJournal(Journal):
             for sequence in unclaimed:
                 if sequence not in self._retained:
                     self._delete_record(sequence)
-
-    def measure_space(self) -> None:
-        """Do nothing; there is no disk."""
-
-    def check_space(self) -> None:
-        """Do nothing; there is no disk."""
 
     def stats(self) -> JournalStats:
         return JournalStats(

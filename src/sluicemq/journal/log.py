@@ -490,10 +490,12 @@ class FileJournal(Appender):
         )
 
     def measure_space(self) -> None:
+        """Query the free space of the file system. May block; callable on any thread."""
         self.space.measure()
 
     def check_space(self) -> None:
-        """Evaluate the free space and reclaim segments while it is low."""
+        """Evaluate the last measurement of the free space, and reclaim segments while it is low.
+        Call once a second."""
         space = self.space
         space.poll()
         if self._append_error:

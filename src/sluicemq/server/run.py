@@ -193,6 +193,7 @@ class Server:
             ready = recover(broker, journal.recovery)
             log.info("recovered", waiting=ready, **journal.recovery.report)
             warn_of_loss(journal.recovery.report)
+            self._check_space(journal)
         for address, destination_settings in self.config.destinations.items():
             explicit = self.config.explicit.get(address, differing(destination_settings))
             broker.destinations.declare(
@@ -200,10 +201,9 @@ class Server:
                 destination_settings,
                 provenance=Provenance(CreatedBy.CONFIGURATION, explicit),
             )
-        self._check_space(journal)
         return broker
 
-    def _check_space(self, journal: Journal) -> None:
+    def _check_space(self, journal: FileJournal) -> None:
         """Check the free space of the journal's disk and log a change of its level."""
         journal.check_space()
         state = journal.space_state()
@@ -270,7 +270,7 @@ class Server:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 1000)
-        tasks: tuple[asyncio.Task[None], ...] = ()
+        tasks: list[asyncio.Task[None]] = []
         try:
             await self._open_listeners(session_factories, batch, budget)
             self._warn_of_open_listeners(authenticator)
@@ -281,14 +281,13 @@ class Server:
                 log.info("open the console in a browser", url=address)
             self._notifier.ready(f"serving, {len(self.listeners)} listeners")
             self._maintained = time.monotonic()
-            tasks = tuple(
-                loop.create_task(run_repeatedly(step))
-                for step in (
-                    partial(self._maintain, context, batch, authenticator, metrics, budget),
-                    partial(self._measure_space, journal, batch),
-                    self._reload_certificates,
-                )
-            )
+            steps: list[Callable[[], Awaitable[None]]] = [
+                partial(self._maintain, context, batch, authenticator, metrics, budget),
+                self._reload_certificates,
+            ]
+            if isinstance(journal, FileJournal):
+                steps.append(partial(self._measure_space, journal, batch))
+            tasks = [loop.create_task(run_repeatedly(step)) for step in steps]
             await self._stop.wait()
             await self._drain(broker, batch)
         finally:
@@ -378,7 +377,7 @@ class Server:
             listener.sweep(now)
         budget.review(now)
 
-    async def _measure_space(self, journal: Journal, batch: EventLoopBatch) -> None:
+    async def _measure_space(self, journal: FileJournal, batch: EventLoopBatch) -> None:
         await asyncio.sleep(HOUSEKEEPING_SECONDS)
         # in a thread: a hanging file system must not block the event loop
         await asyncio.to_thread(journal.measure_space)
