@@ -151,7 +151,7 @@ class HttpResponse(NamedTuple):
     """Response to a request."""
 
     status: int
-    headers: dict[str, str]
+    headers: http.client.HTTPMessage
     body: bytes
 
 
@@ -239,7 +239,7 @@ class HttpClient:
             fault: Exception
             try:
                 answer = self._answer()
-                content = HttpResponse(answer.status, dict(answer.headers), answer.read())
+                content = HttpResponse(answer.status, answer.headers, answer.read())
                 if content.status < 300:
                     return content
                 if content.status not in _TRANSIENT or time.monotonic() + pause > deadline:
@@ -265,7 +265,7 @@ class HttpClient:
         try:
             response = self._answer()
             if response.status >= 300:
-                content = HttpResponse(response.status, dict(response.headers), response.read())
+                content = HttpResponse(response.status, response.headers, response.read())
                 raise refusal_error(self.target, content)
             yield from response
         except _FAULTS as fault:
@@ -415,8 +415,7 @@ def refusal_error(target: HttpTarget, response: HttpResponse) -> SluiceError:
     """Return the error for an error response, or for a redirection: brokers send none."""
     code, message = error_in(response)
     if response.status < 400:
-        headers = {name.lower(): value for name, value in response.headers.items()}
-        message = f"it redirects to {headers.get('location', 'nowhere')}"
+        message = f"it redirects to {response.headers.get('Location', 'nowhere')}"
     text = f"{target}: {message}"
     if response.status == 401:
         missing = code == "authentication-required"

@@ -135,8 +135,7 @@ class HttpStorage(JournalStorage):
         Raises as `read_range`."""
         answer = self._get_range(first, f"-{count}")
         data = answer.body
-        headers = {name.lower(): value for name, value in answer.headers.items()}
-        span = headers.get("content-range", "")
+        span = answer.headers.get("Content-Range", "")
         match = _SPAN.match(span)
         if match is None or int(match[2]) - int(match[1]) != len(data):
             raise RequestRefused(
