@@ -442,11 +442,10 @@ def verify(
         verdict = verify_backup(
             directory, records=not quick, advance=partial(bar.advance, bar.task_ids[0])
         )
-    result = CommandResult(verdict, errors=verdict.problems)
-    if not verdict.problems:
-        records = f", {verdict.records} records, {verdict.live} live" if verdict.records else ""
-        summary = f"{directory}: {verdict.files} files, {size(verdict.bytes)}{records}. No damage."
-        result = CommandResult(verdict, output=summary)
+    problems = verdict.problems
+    records = f", {verdict.records} records, {verdict.live} live" if verdict.records else ""
+    summary = f"{directory}: {verdict.files} files, {size(verdict.bytes)}{records}. No damage."
+    result = CommandResult(verdict, output=None if problems else summary, errors=problems)
     print_result(result, as_json)
 
 

@@ -520,6 +520,4 @@ def _encode_column(value: object) -> object:
             return value.decode()
         except UnicodeDecodeError:
             return {"base64": base64.b64encode(value).decode()}
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
     return value
