@@ -407,19 +407,18 @@ class Browsing:
         self._results.clear()
 
     def _step(self) -> None:
-        self._running = False
-        while self._requests:
-            if self._connection.channel.congested:
-                return  # until `resume`
-            if next(self._requests[0][0], self) is self:
-                if self._requests:
-                    self._request_bytes -= self._requests.popleft()[1]
-                if not self._scans.is_time_up():
-                    continue
-            self._running = bool(self._requests)
-            if self._running:
-                self._scans.schedule(self._step)
-            return
+        """Run the requests in order until a slice or the time for scans ends, or the client does
+        not read; then `resume` continues."""
+        channel = self._connection.channel
+        while self._requests and not channel.congested:
+            has_finished = next(self._requests[0][0], self) is self
+            if has_finished and self._requests:  # the connection may have ended
+                self._request_bytes -= self._requests.popleft()[1]
+            if not has_finished or self._scans.is_time_up():
+                break
+        self._running = bool(self._requests) and not channel.congested
+        if self._running:
+            self._scans.schedule(self._step)
 
     # --- BROWSE ------------------------------------------------------------------------------
 
