@@ -271,12 +271,11 @@ class JmsConsumer:
             existing = self._durables.expect_replaceable(terms, self._outbound.channel.identity)
         elif terms.type == SHARED:
             self._durables.add_shared_consumer(terms.name, terms.address.name)
-        if pattern is not None:
-            self._broker.destinations.creations.append(self._attach_to_new_topic)
         try:
             if pattern is None:
                 self._attach_to_address()
             else:
+                self._broker.destinations.creations.append(self._attach_to_new_topic)
                 if terms.durable:
                     self._attach_to(wildcard_topic(self._broker))
                 for topic in matching_topics(self._broker, pattern):
