@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -34,6 +33,9 @@ from tests.pipeline.source.support import SMALL, complete, deliver, depth, messa
 from tests.support.polling import wait_until
 
 DEAD_LETTER_QUEUE = Address(Kind.QUEUE, "orders.dlq")
+SEVERAL_BATCHES = 30
+"""Rows of a batch that divide the events of `Traffic.write_more`."""
+ONE_BATCH = 1000
 
 
 class Traffic:
@@ -56,9 +58,9 @@ class Traffic:
         depth(self.journal, 4)
         self.journal.sync()
 
-    def job(self, **options: Any) -> PipelineJob:
+    def job(self, max_rows: int = ONE_BATCH, **options: Any) -> PipelineJob:
         source = {"path": str(self.directory)}
-        return PipelineJob(source=source, lake=self.lake, max_rows=30, **options)
+        return PipelineJob(source=source, lake=self.lake, max_rows=max_rows, **options)
 
     def check(self, spark: SparkSession) -> None:
         """Check that the lake equals one batch over the complete journal."""
@@ -90,12 +92,11 @@ def test_backfill_continues_where_tables_end(
         assert main(["pipeline", *arguments, *options]) == 0
         return [json.loads(line) for line in capfd.readouterr().out.splitlines()]
 
-    journal_options = ("--journal", str(traffic.directory), "--max-rows", "30", "--slot", "lake")
-    reports = backfill(*journal_options)
+    journal_options = ("--journal", str(traffic.directory), "--slot", "lake")
+    reports = backfill(*journal_options, "--max-rows", str(SEVERAL_BATCHES))
     assert len(reports) > 2  # several batches
     assert reports[-1]["rows"] == 33
     assert reports[-2]["lag"] == 0
-    traffic.check(spark)
     slot = Slots(traffic.directory / "journal").get("lake")
     assert slot.position == reports[-2]["batch"]["last"]
 
@@ -154,7 +155,7 @@ def test_damaged_checkpoint_is_replaced(
     spark: SparkSession, traffic: Traffic, log: str, after: int
 ) -> None:
     """The newest files may be empty after a power failure; the tables have the progress."""
-    job = traffic.job(tables=("bronze",))
+    job = traffic.job(SEVERAL_BATCHES, tables=("bronze",))
     Supervisor(spark, job).run(None)
     directory = Path(traffic.lake.checkpoint("tables"), log)
     last = max(int(file.name) for file in directory.glob("[0-9]*"))
@@ -199,7 +200,7 @@ def test_typed_tables_are_written_by_their_own_query(
     gold = '[[gold]]\nname = "bodies"\nkeys = ["body"]\nsql = "{}"\nrefresh = "incremental"\n'
     sql = "SELECT body, count(*) AS messages FROM silver.letters GROUP BY body"
     command = ["pipeline", "backfill", "--lake", traffic.lake.location, "--broker", "b", "--json"]
-    command += ["--journal", str(traffic.directory), "--max-rows", "30"]
+    command += ["--journal", str(traffic.directory)]
 
     def read(name: str) -> list[tuple[Any, ...]]:
         rows = spark.read.format("delta").load(traffic.lake.table(name).location)
@@ -225,7 +226,8 @@ def test_gold_tables_need_no_typed_table(spark: SparkSession, traffic: Traffic) 
     sql = "SELECT state, count(*) AS messages FROM silver.messages GROUP BY state"
     definition = Definition(gold=(GoldTable(name="states", sql=sql),))
     for _ in range(2):
-        Supervisor(spark, traffic.job(definition=definition)).run(None)
+        job = traffic.job(tables=("silver",), definition=definition)
+        Supervisor(spark, job).run(None)
         states = traffic.lake.table("gold.states").read(spark)
         expected = traffic.lake.silver.read(spark).groupBy("state").count()
         assert sorted(map(tuple, states.collect())) == sorted(map(tuple, expected.collect()))
@@ -313,7 +315,7 @@ def test_other_tables_wait_for_their_interval_or_full_batch(
         if gold_rows == 66 and len(other) == 2:
             stop.set()
 
-    job = replace(traffic.job(), tables_interval=3600)
+    job = traffic.job(SEVERAL_BATCHES, tables_interval=3600)
     row_count = Supervisor(spark, job, report, stop).run(0.05)
     # the first batch does not wait, and the second is full; the rest waits
     assert row_count == sum(rows for names, rows in batches if "gold" not in names)
