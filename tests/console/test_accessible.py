@@ -1,5 +1,5 @@
 """Accessibility: axe reports no violations on any page, in both themes and on a phone, and
-no page scrolls horizontally. Screenshots are in build/screenshots."""
+no page scrolls horizontally. With SCREENSHOTS=1, screenshots are saved in build/screenshots."""
 
 from __future__ import annotations
 

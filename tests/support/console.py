@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -209,7 +210,9 @@ class BrowserPage:
         self.page.locator("main").get_by_text(text).first.wait_for()
 
     def save_screenshot(self, name: str) -> None:
-        """Save a screenshot for manual inspection."""
+        """Save a screenshot for manual inspection, if the variable SCREENSHOTS is set."""
+        if not os.environ.get("SCREENSHOTS"):
+            return
         SCREENSHOT_DIRECTORY.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=SCREENSHOT_DIRECTORY / f"{name}.png", full_page=True)
 
