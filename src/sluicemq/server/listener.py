@@ -9,7 +9,6 @@ import socket
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -119,9 +118,8 @@ async def bind(options: Listener) -> list[socket.socket]:
             infos = await asyncio.get_running_loop().getaddrinfo(
                 url.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            # IPv4 first, so that a missing IPv6 address matters only if there is no other
-            addresses = dict.fromkeys((info[0], info[4]) for info in infos)
-            for family, address in sorted(addresses, key=itemgetter(0)):
+            ipv6_error: OSError | None = None
+            for family, address in dict.fromkeys((info[0], info[4]) for info in infos):
                 # the port that the system chose for the first address is that of the others too
                 socket_address: tuple[Any, ...] = (address[0], port, *address[2:])
                 try:
@@ -129,11 +127,14 @@ async def bind(options: Listener) -> list[socket.socket]:
                         socket_address, family=family, backlog=BACKLOG
                     )
                 except OSError as error:
-                    if not sockets or family != socket.AF_INET6 or error.errno not in _NO_IPV6:
+                    if family != socket.AF_INET6 or error.errno not in _NO_IPV6:
                         raise
+                    ipv6_error = error
                     continue
                 sockets.append(server_socket)
                 port = server_socket.getsockname()[1]
+            if ipv6_error is not None and not sockets:
+                raise ipv6_error
         for server_socket in sockets:
             server_socket.setblocking(False)
     except OSError as error:
