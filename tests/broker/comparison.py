@@ -7,7 +7,7 @@ consumers and transactions by pairs of objects.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -101,6 +101,53 @@ class TransactionPair:
         self.engine = transaction
         self.model = model.Transaction()
 
+    def drop_sends(self, number: int) -> None:
+        """Drop the first messages, which the engine has dropped with their destinations."""
+        assert all(destination.removed for destination, _ in self.model.sends[:number])
+        del self.model.sends[:number]
+
+
+class CommitObserver:
+    """Observer of the engine that applies the parts of commits, which have one message or
+    acknowledgement each, to the model."""
+
+    def __init__(self, comparison: ModelComparison) -> None:
+        self.comparison = comparison
+
+    def accepted(self, destination: engine.Destination, message: Message) -> bool:
+        for pair in self.comparison.committing:
+            names = [model_message.name for _, model_message in pair.model.sends]
+            if message.message_id in names:
+                pair.drop_sends(names.index(message.message_id))
+                self.comparison.apply_commit_part(pair, 1, 0)
+        return False
+
+    def ended(self, subscription: engine.Subscription, sequence: int, outcome: str) -> None:
+        for pair in self.comparison.committing:
+            if outcome == engine.ACKNOWLEDGED and pair.model.acks:
+                entry, _ = pair.model.acks[0]
+                source = entry.subscription
+                if (entry.sequence, source.name, source.destination.address) == (
+                    sequence,
+                    subscription.name,
+                    subscription.destination.address,
+                ):
+                    self.comparison.apply_commit_part(pair, 0, 1)
+
+    def visible(self, message: Message) -> None:
+        pass
+
+    def staged(self, message: Message) -> None:
+        pass
+
+    def durable(self, sequence: int) -> None:
+        pass
+
+    def delivered(
+        self, subscription: engine.Subscription, deliveries: Sequence[engine.Delivery]
+    ) -> None:
+        pass
+
 
 class ModelComparison:
     def __init__(self, journal: Journal, clock: ManualClock, budget: int = 1 << 30) -> None:
@@ -137,11 +184,9 @@ class ModelComparison:
             settings,
             AtLeast,
             start_deadline=self.start_deadline,
+            observer=CommitObserver(self),
         )
-        transactions = broker.transactions
-        transactions.part_deliveries = 1
-        self.apply_engine_part = transactions.apply_part
-        transactions.apply_part = self.apply_commit_part
+        broker.transactions.part_deliveries = 1
         journal.set_snapshot_source(lambda: snapshot(broker))
         self.engine_on_durable = broker.group_commit.on_durable
         journal.observe(self.on_durable, broker.group_commit.on_written, broker.publisher.on_space)
@@ -584,21 +629,13 @@ class ModelComparison:
         self.broker.transactions.commit(pair.engine)
         commits.slice_deliveries = slice_size
 
-    def apply_commit_part(
-        self, transaction: engine.Transaction, sends: int, acks: int, record: int
-    ) -> int:
-        """Apply a part of a commit on both sides."""
-        for pair in self.committing:
-            if pair.engine is transaction:
-                self.model.check_dispatch_order()
-                part = model.Transaction()
-                part.sends, pair.model.sends = pair.model.sends[:sends], pair.model.sends[sends:]
-                part.acks, pair.model.acks = pair.model.acks[:acks], pair.model.acks[acks:]
-                part.sends = [
-                    (d, model_message) for d, model_message in part.sends if not d.removed
-                ]
-                self.model.commit(part)
-        return self.apply_engine_part(transaction, sends, acks, record)
+    def apply_commit_part(self, pair: TransactionPair, sends: int, acks: int) -> None:
+        """Apply a part of a commit to the model, while the engine applies it."""
+        self.model.check_dispatch_order()
+        part = model.Transaction()
+        part.sends, pair.model.sends = pair.model.sends[:sends], pair.model.sends[sends:]
+        part.acks, pair.model.acks = pair.model.acks[:acks], pair.model.acks[acks:]
+        self.model.commit(part)
 
     def finish_after_restart(self, pair: TransactionPair) -> None:
         """Apply a decided commit to the model, which the new broker has completed."""
@@ -881,6 +918,7 @@ class ModelComparison:
         self.committing.clear()
         for pair in decided_pairs:
             pair.model.prepared = True
+            pair.drop_sends(len(pair.model.sends) - len(pair.engine.sends))
         event_recorder = self.broker.core.event_recorder
         self.model.restart(
             deliveries_recorded=not (event_recorder.buffered or event_recorder.unrecorded)

@@ -191,8 +191,6 @@ class Transactions:
         self.ends: list[Callable[[Transaction, bool], None]] = []
         self.slice_deliveries = SLICE_DELIVERIES
         self.part_deliveries = PART_DELIVERIES
-        self.apply_part: Callable[[Transaction, int, int, int], int] = self.perform
-        """Applies a whole transaction, or its next part."""
 
     def values(self) -> list[Transaction]:
         """Return all transactions, open and prepared."""
@@ -433,7 +431,7 @@ class Transactions:
                 destination.committing += 1
             self._start(self._commit(transaction))
             return
-        transaction.end_record = self.apply_part(
+        transaction.end_record = self.perform(
             transaction, len(transaction.sends), len(transaction.acks), transaction.record
         )
         self.end(transaction, True)
@@ -607,7 +605,7 @@ class Transactions:
             deliveries = part.acks
             for destination, _ in islice(transaction.sends, part.sends):
                 deliveries += max(1, len(destination.subscriptions))
-            sequence = self.apply_part(transaction, part.sends, part.acks, part.record)
+            sequence = self.perform(transaction, part.sends, part.acks, part.record)
             if transaction.parts:
                 yield sequence, deliveries
 
