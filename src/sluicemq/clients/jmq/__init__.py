@@ -17,7 +17,8 @@ destination is an `Address`, made by `Queue` or `Topic`, or the name of a queue.
 Python values to message types; `StatusError.status` is the status code of the broker's reply.
 
 `JmqClient` reconnects automatically: it tries its hosts in turn and recreates its sessions,
-temporary destinations, consumers and producers. The broker redelivers unacked messages. Requests
+temporary destinations, consumers and producers. A consumer that the broker refuses for good then,
+with status 400, 403 or 404, raises ConnectionLost. The broker redelivers unacked messages. Requests
 without a reply fail with ConnectionLost and are never retried, because the broker may have
 processed them; requests made while disconnected wait for the new connection. An open transaction
 fails with TransactionLost; the next one begins after `rollback`, or with the `commit` that raises.
