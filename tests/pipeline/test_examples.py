@@ -29,11 +29,11 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import app
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.pipeline.delta import Tag
+from sluicemq.pipeline.delta import INTERPRETED, Tag
 from sluicemq.pipeline.jars import find_java, local_home
 from sluicemq.pipeline.jobs.lake import Lake
 from tests.pipeline.airflow_stub import load_dag
-from tests.pipeline.java_options import WITH_ARCHIVE
+from tests.pipeline.java_options import SMALL_HEAP, WITH_ARCHIVE
 from tests.pipeline.report.sample import START, anomalies, anomaly, gold, row
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "pipeline"
@@ -60,6 +60,10 @@ def test_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with LocalBroker(tmp_path / "data", ["http://127.0.0.1:0"]) as broker:
         monkeypatch.setenv("SLUICEMQ_URL", f"http://127.0.0.1:{broker.port('http')}")
         monkeypatch.setenv("PYTHONPATH", SOURCES)
+        monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+        settings = {**INTERPRETED, "spark.driver.extraJavaOptions": SMALL_HEAP}
+        lines = (f"{name} {value}\n" for name, value in settings.items())
+        (tmp_path / "spark-defaults.conf").write_text("".join(lines))
         client = NotebookClient(
             notebook, timeout=TIMEOUT, resources={"metadata": {"path": tmp_path}}
         )
