@@ -187,7 +187,8 @@ class ModelComparison:
             observer=CommitObserver(self),
         )
         broker.transactions.part_deliveries = 1
-        journal.set_snapshot_source(lambda: snapshot(broker))
+        if isinstance(journal, FileJournal):
+            journal.set_snapshot_source(lambda: snapshot(broker))
         self.engine_on_durable = broker.group_commit.on_durable
         journal.observe(self.on_durable, broker.group_commit.on_written, broker.publisher.on_space)
 
