@@ -93,12 +93,12 @@ def test_random_changes_equal_recomputation(spark: SparkSession, tmp_path: Path)
     lake = LakeDirectory(tmp_path)
     choose = random.Random(7)
     first = 1
-    for _ in range(4):
+    for _ in range(3):
         bodies = [
             deletion(id)
             if choose.random() < 0.4
             else order(id, choose.randrange(50), choose.choice(["a", "b", "c", None]))
-            for id in (choose.randrange(12) for _ in range(15))
+            for id in (choose.randrange(12) for _ in range(20))
         ]
         process(batch(spark, bodies, first), DEFINITION, lake)
         first += len(bodies)
