@@ -241,7 +241,9 @@ class BrokerFixture(jmq.Harness):
     def open_with_login(self, transport: RecordedTransport, protocol: str) -> ConnectionAccess:
         """Open the access of a connection whose client logs in."""
         listener: Any = Listener(url=Url(protocol))
-        return self.api_fixture.authenticator.open(transport, listener, logs_in=True)
+        return self.api_fixture.authenticator.open(
+            transport, listener.url, listener.user, logs_in=True
+        )
 
     def open_without_login(
         self, transport: RecordedTransport, protocol: str, actor: Actor
@@ -253,7 +255,9 @@ class BrokerFixture(jmq.Harness):
         if actor is Actor.REJECTED:
             transport.peer_user = "stranger"
         listener = Listener(url=Url(protocol), user=self.users.names.get(actor, ""))
-        return self.api_fixture.authenticator.open(transport, listener, logs_in=False)
+        return self.api_fixture.authenticator.open(
+            transport, listener.url, listener.user, logs_in=False
+        )
 
     def run_until(self, condition: Callable[[], bool]) -> None:
         """Run the event loop, which changes of users need, until the condition is met."""
