@@ -1,9 +1,10 @@
 """A process that has imported the broker, and from which the tests fork their brokers.
 
 Imports take most of the start of a broker, and the tests start hundreds of them. `install` makes
-`LocalBroker` fork its process, unless the test starts another program or sets variables that
-Python or its libraries read when they start. Apart from its imports, a forked broker is like any
-other: it has a process, a session, an environment and standard streams of its own.
+`LocalBroker` fork its process, unless the test starts another program, limits the size of files, or
+sets variables that Python or its libraries read when they start. Apart from its imports, a forked
+broker is like any other: it has a process, a session, an environment and standard streams of its
+own.
 
 One socket connects each process of pytest to its server. A request is a JSON document with the
 command, the environment and the working directory; the descriptors of the log and of a socket are
@@ -15,6 +16,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -147,6 +149,7 @@ def _without_broker_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 _original_launch: Final = LocalBroker.launch
 _original_environment: Final = _without_broker_variables(os.environ)
+_original_limit: Final = resource.getrlimit(resource.RLIMIT_FSIZE)
 
 
 def _launch(broker: LocalBroker) -> None:
@@ -155,6 +158,7 @@ def _launch(broker: LocalBroker) -> None:
     if (
         broker._program is not PROGRAM
         or _without_broker_variables(environment) != _original_environment
+        or resource.getrlimit(resource.RLIMIT_FSIZE) != _original_limit
     ):
         _original_launch(broker)
         return
