@@ -1,6 +1,6 @@
 """Worker threads for large bodies: they unpack, check, convert and compress what would block the
-event loop. Sessions use it through
-`SessionJob` and, for messages of other protocols, `BodyConversion`.
+event loop. Sessions use them through `SessionJob` and, for messages of other protocols,
+`BodyConversion`.
 
 A broker has one `Offload`. It runs few jobs at a time, in the order of submission, because each may
 need much memory, which is reserved before a job starts. A job waits while other connections' input
@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, TypeVar
 from sluicemq.broker import Delivery
 from sluicemq.model.errors import ProtocolError, without_traceback
 from sluicemq.model.message import Message
-from sluicemq.protocols.transcoding import content, conversion_work, expanded_size
+from sluicemq.protocols.transcoding import content, expanded_size
 from sluicemq.protocols.transport import Alarm, Background, Transport
 
 LARGE: Final = 256 * 1024
@@ -166,12 +166,6 @@ class SessionJob:
             self._job.cancel()
             self._job = None
         self._timer.cancel()
-
-
-def conversion_time(message: Message) -> int:
-    """Return the work of converting a body as `conversion_work` does; 0 if it stays unchanged."""
-    work = conversion_work(message)
-    return work if work > len(message.body) else 0
 
 
 class BodyConversion:

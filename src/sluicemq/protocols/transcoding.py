@@ -89,6 +89,12 @@ def conversion_work(message: Message) -> int:
     return _PARSING_WORK * size if kind is _MAP or kind is _STREAM else size
 
 
+def conversion_time(message: Message) -> int:
+    """Return the work of converting a body as `conversion_work` does; 0 if it stays unchanged."""
+    work = conversion_work(message)
+    return work if work > len(message.body) else 0
+
+
 def text_of_json(body: bytes) -> bytes:
     """Return JSON as text for a protocol that has no JSON.
 

@@ -38,8 +38,8 @@ from sluicemq.protocols.msglite.http import (
 )
 from sluicemq.protocols.msglite.mapping import to_message
 from sluicemq.protocols.msglite.session import ReplyAddresses
-from sluicemq.protocols.offload import LARGE, BodyConversion, Offload, conversion_time
-from sluicemq.protocols.transcoding import content
+from sluicemq.protocols.offload import LARGE, BodyConversion, Offload
+from sluicemq.protocols.transcoding import content, conversion_time
 from sluicemq.protocols.transport import Alarm, Login, SessionInfo, Transport
 from sluicemq.security.access import OPEN, Access
 

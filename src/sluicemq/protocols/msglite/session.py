@@ -61,8 +61,8 @@ from sluicemq.protocols.msglite.wire import (
     encode_message,
     message_head,
 )
-from sluicemq.protocols.offload import LARGE, BodyConversion, Offload, conversion_time
-from sluicemq.protocols.transcoding import content
+from sluicemq.protocols.offload import LARGE, BodyConversion, Offload
+from sluicemq.protocols.transcoding import content, conversion_time
 from sluicemq.protocols.transport import Alarm, Login, SessionInfo, Transport
 from sluicemq.security.access import OPEN, Access
 

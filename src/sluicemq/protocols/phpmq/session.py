@@ -72,7 +72,7 @@ from sluicemq.protocols.channel import (
     cache_target,
     find_target,
 )
-from sluicemq.protocols.offload import LARGE, BodyConversion, Offload, conversion_time
+from sluicemq.protocols.offload import LARGE, BodyConversion, Offload
 from sluicemq.protocols.phpmq.wire import (
     ACKNOWLEDGE,
     CONSUME,
@@ -90,7 +90,7 @@ from sluicemq.protocols.phpmq.wire import (
     expiration_after,
     seconds_left,
 )
-from sluicemq.protocols.transcoding import answer_correlation, content
+from sluicemq.protocols.transcoding import answer_correlation, content, conversion_time
 from sluicemq.protocols.transport import Login, SessionInfo, Transport
 from sluicemq.security.access import OPEN, Access
 
