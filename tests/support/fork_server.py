@@ -42,7 +42,7 @@ def serve(server: socket.socket) -> None:
     """Fork a broker for each request, until the other end is closed.
 
     Returns in the process of the broker too, after replacing its streams and its environment."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes in between
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the processes in between are not waited for
     while True:
         data, descriptors, _, _ = socket.recv_fds(server, REQUEST_BYTES, 2)
         if not data:
