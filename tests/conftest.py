@@ -1,12 +1,14 @@
 """Property-based tests are deterministic: the same code gets the same examples on every machine.
 
 FUZZ=1 generates new and many more examples, and extends the campaign of
-tests/fuzz/test_listeners.py. A failure prints how to reproduce it.
+tests/fuzz/test_listeners.py. A failure prints how to reproduce it, and the ends of the logs of the
+brokers in the test's directory.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,9 @@ SLOW_TESTS = (
 """Tests that take minutes, those that take longest first. They start before all others, so that all
 workers are busy until the end."""
 
+LOG_TAIL_BYTES = 4000
+"""Number of bytes of a broker's log in the report of a failed test."""
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     paths = [[Path(config.rootpath, name) for name in names] for names in SLOW_TESTS]
@@ -40,3 +45,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return next((number for number, matched in enumerate(matches) if matched), len(paths))
 
     items.sort(key=rank)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Function,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    directory = item.funcargs.get("tmp_path")
+    if report.failed and isinstance(directory, Path):
+        for log in sorted(directory.rglob("broker.log")):
+            tail = log.read_bytes()[-LOG_TAIL_BYTES:]
+            report.sections.append((f"End of {log}", tail.decode(errors="replace")))
+    return report
