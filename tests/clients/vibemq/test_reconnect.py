@@ -262,6 +262,35 @@ def test_messages_of_failed_attempt_are_dropped() -> None:
     run_scenario(scenario, answer)
 
 
+@pytest.mark.parametrize("code", ["INVALID_MESSAGE", "NOT_AUTHORIZED", "QUEUE_NOT_FOUND"])
+def test_client_reconnects_without_refused_subscription(code: str) -> None:
+    connects = 0
+
+    def answer(frame: Frame) -> list[Frame]:
+        nonlocal connects
+        connects += frame.type == wire.CONNECT
+        if connects > 1 and (frame.type, frame.queue) == (wire.SUBSCRIBE, "refused"):
+            return [Frame(wire.ERROR, frame.id, error_code=code, error_message="no more")]
+        return acknowledge(frame)
+
+    async def scenario(broker: ScriptedBroker, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, reconnect=SHORT_BACKOFF)
+        refused_subscription = await client.subscribe("refused")
+        subscription = await client.subscribe("q")
+        broker.connections[-1].close()
+        with pytest.raises(ConnectionLost, match=r"refused on reconnect: .*no more"):
+            await refused_subscription.receive()
+        await broker.wait_until(lambda: broker.types().count(wire.SUBSCRIBE) == 4)
+        broker.send(Frame(wire.DELIVER, "m", "q", b"1"))
+        assert (await subscription.receive()).id == "m"
+        await refused_subscription.close()
+        assert wire.UNSUBSCRIBE not in broker.types()
+        assert connects == 2
+        await client.close()
+
+    run_scenario(scenario, answer)
+
+
 def test_changed_queue_does_not_prevent_reconnect() -> None:
     changed_queue = (
         b'{"name":"q","messageCount":0,"subscriberCount":0,"deliveryMode":1,"maxSize":1}'

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from secrets import token_hex
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -45,6 +45,8 @@ from sluicemq.protocols.vibemq.wire import ATTEMPTS_HEADER, NO_HEADERS, Frame
 
 PREFETCH = 256
 """Default maximum number of received messages that the application has not taken."""
+_PERMANENT: Final = ("INVALID_MESSAGE", "NOT_AUTHORIZED", "QUEUE_NOT_FOUND")
+"""Refusals of a subscription that another attempt does not change."""
 
 
 class VibeMQMessage:
@@ -390,7 +392,8 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
         await self._ask(wire.PING, connection=connection)
 
     async def _open(self, host: str, port: int) -> ClientConnection:
-        """Connect, declare queues and restore subscriptions."""
+        """Connect, declare queues and restore subscriptions. One that the broker will never accept
+        again ends."""
         target = self.target
         connection = ClientConnection(
             target.timeout,
@@ -412,8 +415,16 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
             for declaration in self._queues:
                 conflict = Conflict.IGNORE if self._established else declaration.conflict
                 await self._declare(connection, declaration, conflict)
-            for queue in [*self._subscriptions]:
-                await self._ask(wire.SUBSCRIBE, queue, connection=connection)
+            for queue, subscription in [*self._subscriptions.items()]:
+                try:
+                    await self._ask(wire.SUBSCRIBE, queue, connection=connection)
+                except CommandRefused as error:
+                    if error.code not in _PERMANENT:
+                        raise
+                    if self._subscriptions.get(queue) is subscription:
+                        del self._subscriptions[queue]
+                    reason = f"the subscription is refused on reconnect: {error}"
+                    subscription.finish(ConnectionLost(reason))
         except BaseException:
             connection.abort()
             self._forget()
