@@ -72,6 +72,19 @@ def test_java_process_that_does_not_start_is_explained(tmp_path: Path) -> None:
     assert "Could not create the Java Virtual Machine" in log.read_text()
 
 
+@pytest.mark.parametrize(("limit", "renamed"), [(3, False), (2, True)])
+def test_long_log_is_renamed(
+    limit: int, renamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "MAX_LOG_BYTES", limit)
+    log = tmp_path / "_logs" / "spark.log"
+    for text in (b"old", b"new"):
+        with session._stderr_to(log):
+            os.write(2, text)
+    assert log.read_bytes() == (b"new" if renamed else b"oldnew")
+    assert [file.read_bytes() for file in log.parent.glob("*.1")] == [b"old"] * renamed
+
+
 def test_local_session_uses_class_archive(tmp_path: Path) -> None:
     """Otherwise the start of each session takes a third more processor time."""
     log = tmp_path / "classes"

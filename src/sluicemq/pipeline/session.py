@@ -24,6 +24,8 @@ from pyspark.sql import DataFrame, SparkSession
 from sluicemq.model.errors import ConfigurationError, SluiceError
 from sluicemq.pipeline import jars
 
+MAX_LOG_BYTES: Final = 10 << 20
+"""Size of Spark's log above which a new session begins another file."""
 _OPTIONS: Final = "spark.driver.extraJavaOptions"
 # A stack overflow in a query's thread (deep plan, long traceback) ends it without an error.
 # Warnings of the JVM go to standard output by default, which has the result of the command.
@@ -255,13 +257,16 @@ def _use_local_home(effective: dict[str, str]) -> None:
 
 @contextmanager
 def _stderr_to(log: Path | None) -> Iterator[None]:
-    """Redirect the standard error of processes started in this context to that file.
+    """Redirect the standard error of processes started in this context to that file. A file above
+    MAX_LOG_BYTES is renamed before.
 
     Spark has no setting for the output of its workers and before its logging starts."""
     if log is None:
         yield
         return
     log.parent.mkdir(parents=True, exist_ok=True)
+    if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
+        log.replace(log.with_name(f"{log.name}.1"))
     original = os.dup(2)
     try:
         with log.open("ab") as file:
