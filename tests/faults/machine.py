@@ -69,8 +69,8 @@ class FaultyDisk:
 
     def pread(self, fd: int, length: int, offset: int) -> bytes:
         """Read a file including unsynced data written by this descriptor."""
-        data = bytearray(self._pread(fd, length, offset))
         with self._lock:
+            data = bytearray(self._pread(fd, length, offset))
             for start, part in self._unsynced.get(fd, {}).items():
                 begin, end = max(start, offset), min(start + len(part), offset + length)
                 if begin < end:
@@ -86,13 +86,13 @@ class FaultyDisk:
             with self._lock:
                 self._syncs += 1
                 unsynced = self._unsynced.pop(fd, {})
-                failing = self._syncs == self.failing
-            if failing:
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            for offset, data in unsynced.items():
-                position = 0
-                while position < len(data):
-                    position += self._pwrite(fd, data[position:], offset + position)
+                if self._syncs == self.failing:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                # with the lock, so that no read finds the data in neither place
+                for offset, data in unsynced.items():
+                    position = 0
+                    while position < len(data):
+                        position += self._pwrite(fd, data[position:], offset + position)
             real(fd)
 
         return sync
