@@ -68,6 +68,27 @@ def test_requeued_bodies_over_budget_are_dropped_from_memory(at_the_tail: bool) 
     assert fixture.read(queue).got() == NAMES
 
 
+@pytest.mark.parametrize("at_the_tail", [False, True])
+def test_bodies_requeued_before_they_are_durable_are_dropped_from_memory_then(
+    at_the_tail: bool,
+) -> None:
+    fixture = fixture_with_budget()
+    queue = fixture.queue()
+    reader = fixture.read(queue, 1, refill=False)
+    for name in NAMES:
+        message = fixture.message(queue, name, durability=Durability.LAZY)
+        assert fixture.broker.publish(queue, message)
+        fixture.broker.grant(reader.consumer.window, 1)
+    assert reader.got() == NAMES
+    if at_the_tail:
+        for sequence in reader.unacked_by_body().values():
+            assert fixture.broker.requeue(queue.queue, sequence, 0)
+    fixture.broker.detach(reader.consumer)
+    fixture.broker.flush()
+    assert fixture.broker.core.memory <= BUDGET
+    assert fixture.read(queue).got() == NAMES
+
+
 @pytest.mark.parametrize("withdrawn", [False, True])
 def test_bodies_acked_in_transaction_over_budget_are_dropped_from_memory(
     withdrawn: bool,

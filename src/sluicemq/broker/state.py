@@ -844,12 +844,17 @@ class Core:
         delivery.message = None
 
     def page_out(self, deliveries: Iterable[Delivery]) -> None:
-        """Drop messages from memory that can be read back, if memory is above its budget."""
+        """Drop messages from memory that can be read back, if memory is above its budget; those of
+        waiting deliveries that are not durable yet, once they are.
+        """
         if self.memory > self.memory_budget:
             durable = self.journal.durable
             for delivery in deliveries:
-                if delivery.journaled and delivery.message and delivery.sequence <= durable:
-                    self.drop_message(delivery)
+                if delivery.journaled and delivery.message:
+                    if delivery.sequence <= durable:
+                        self.drop_message(delivery)
+                    else:
+                        self.unpaged.append(delivery)
 
     def note_requeued_at_tail(self, delivery: Delivery) -> None:
         """Record a delivery outside its original position, for the next snapshot."""
