@@ -15,6 +15,7 @@ from sluicemq.model.message import Durability, Message
 from tests.broker.disk_broker import DiskBroker
 from tests.support.broker import BrokerFixture
 from tests.support.journal import RecordingJournal, read_from
+from tests.support.scan_time import ScanTime
 
 QUEUE = Address(Kind.QUEUE, "q")
 INBOX = Address(Kind.QUEUE, "inbox")
@@ -135,6 +136,19 @@ def test_slice_ends_with_the_time_for_scans() -> None:
         broker.flush()
         visible_counts.append(len(ready_bodies(broker)))
     assert set(range(0, MESSAGES + 1, SLICE)) == set(visible_counts)
+
+
+def test_large_commit_ends_although_other_work_uses_up_the_time_for_scans() -> None:
+    broker = Broker(MemoryJournal(), ManualClock(), start_deadline=ScanTime(1).start)
+    reduce_slice_size(broker)
+    transaction = begin_with_messages(broker)
+    broker.transactions.commit(transaction)
+    for _ in range(10 * MESSAGES // SLICE):
+        while not broker.scans.is_time_up():
+            pass
+        broker.flush()
+    assert transaction.state is TransactionState.ENDED
+    assert ready_bodies(broker) == numbered_bodies(MESSAGES)
 
 
 def test_others_publish_while_large_transaction_is_committed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -39,6 +40,19 @@ def test_scans_alternate_and_share_one_deadline() -> None:
     assert calls == list("abcab")
     assert len(scan_time.checks) == 5
     assert flush_requests
+
+
+def test_scans_advance_although_other_work_uses_up_each_deadline() -> None:
+    scans = Scans(ScanTime(1).start, lambda: None)
+    calls: list[str] = []
+    for name in "ab":
+        scans.schedule(partial(calls.append, name))
+    for _ in range(4):
+        while not scans.is_time_up():
+            pass
+        scans.run()
+        scans.end_iteration()
+    assert calls == ["a", "b"]
 
 
 def test_new_scan_does_not_overtake_waiting_ones() -> None:

@@ -186,6 +186,8 @@ class Scans:
         self._deadline: Deadline | None = None
         """Deadline of this iteration, once a scan has asked for it."""
         self._waiting: deque[tuple[Callable[[], object], bool]] = deque()
+        self._is_held_up = False
+        """True if scans waited in the last iteration and none of them was called."""
 
     @property
     def waiting(self) -> int:
@@ -230,11 +232,17 @@ class Scans:
         self._waiting.append((step, outside))
 
     def run(self) -> None:
-        """Call the waiting scans, each at most once, until the time is used up."""
+        """Call the waiting scans, each at most once, until the time is used up.
+
+        Other work of the iteration may have used up the time before. It may do so in each
+        iteration, so the first scan is called nevertheless if none was in the last one.
+        """
         queue = self._waiting
+        is_held_up, self._is_held_up = self._is_held_up, bool(queue)
         for _ in range(len(queue)):
-            if self.is_time_up():
+            if self.is_time_up() and not is_held_up:
                 break
+            is_held_up = self._is_held_up = False
             step, outside = queue.popleft()
             step()
             if outside:
