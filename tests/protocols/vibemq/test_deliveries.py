@@ -567,6 +567,21 @@ def test_expired_messages_are_not_delivered(harness: Harness) -> None:
     assert headers["originalQueue"] == "q"
 
 
+def test_dead_letter_of_subscription_with_long_name_is_delivered(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.create("f", mode=1, messageTtl="00:00:10", enableDeadLetterQueue=True)
+    peer.subscribe("f.dlq")
+    # as JMS clients name them: the escapes of a long name need more than 65,535 bytes
+    harness.broker.subscribe(harness.destination("f"), "s" * 65_536, durable=True)
+    peer.publish("f", "m", x="1")
+    harness.run_event_loop(11 * SECONDS)
+    [frame] = peer.deliveries()
+    assert frame.headers["deadLetterReason"] == "MessageExpired"
+    assert frame.headers["originalQueue"] == "f"
+    assert frame.headers["x"] == "1"
+    assert "originalSubscription" not in frame.headers
+
+
 def test_subscription_continues_on_recreated_queue(harness: Harness) -> None:
     peer, other = harness.connect(), harness.connect()
     peer.subscribe("q")

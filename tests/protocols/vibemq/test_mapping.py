@@ -407,6 +407,7 @@ def test_priority_is_delivered_as_header(priority: int, expected: str | None) ->
         (Address(Kind.QUEUE, "topic:r"), None),
         (Address(Kind.QUEUE, "\udcff"), None),
         (Address(Kind.QUEUE, ""), None),
+        pytest.param(Address(Kind.TOPIC, "r" * 65_530), None, id="long topic"),
     ],
 )
 def test_reply_address_is_delivered_if_it_can_be_read_back(

@@ -357,7 +357,8 @@ def wire_headers(message: Message, encoded: bool) -> dict[str, str]:
     reply_to = message.reply_to
     if (
         reply_to is not None
-        and is_encodable(reply_to.name)
+        and reply_to.name
+        and is_encodable(str(reply_to))
         and (reply_to.kind is Kind.TOPIC or not reply_to.name.startswith(TOPIC))
     ):
         headers[REPLY_TO] = str(reply_to)
@@ -384,10 +385,14 @@ def _dead_letter_headers(message: Message) -> bytes:
     """Return the headers of a VibeMQ dead letter: the publisher's, then those of
     `DEAD_LETTER_HEADERS`."""
     properties = message.properties or {}
-    broker_headers = {
-        name: _property_text(properties[name]) for name in DEAD_LETTER_HEADERS if name in properties
-    }
-    broker_headers[REASON] = _REASONS.get(broker_headers[REASON], broker_headers[REASON])
+    broker_headers: dict[str, str] = {}
+    for name in DEAD_LETTER_HEADERS:
+        text = _property_text(properties.get(name))
+        if name == REASON:
+            text = _REASONS.get(text, text)
+        # the name of a JMS client's subscription may be too long
+        if len(text.encode("utf-8", "surrogatepass")) <= MAX_STRING:
+            broker_headers[name] = text
     headers = decode_headers(message.native)
     publisher_headers = {
         name: text for name, text in headers.items() if name not in DEAD_LETTER_HEADERS
