@@ -849,6 +849,20 @@ def test_end_of_subscription_ends_conversion(harness: Harness, end: str) -> None
         assert {delivery.attempts for delivery in holder.unacked.values()} <= {1}
 
 
+def test_requests_during_conversion_dispatch_once(harness: Harness) -> None:
+    publish_maps(harness, MAP, {"n": 1}, {"n": 2})
+    consumer = harness.connect()
+    consumer.consume(b"q", 10)
+    statistics = harness.broker.destinations.queue("q").statistics
+    assert statistics.delivered == 3
+    consumer.send_bytes(wire.encode_consume(b"q", 10) * 50)
+    assert statistics.delivered == 6
+    bodies: list[object] = []
+    while harness.background.jobs:
+        bodies += converted(harness, consumer)
+    assert bodies == [MAP, {"n": 1}, {"n": 2}]
+
+
 def test_message_that_ends_during_its_conversion_is_not_dispatched(harness: Harness) -> None:
     publish_maps(harness, MAP, {"n": 1})
     consumer = harness.connect()

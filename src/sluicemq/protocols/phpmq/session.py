@@ -344,6 +344,10 @@ class PhpmqSession:
         """
         if self._channel.ended:
             return
+        if self._conversion.blocked:
+            # wait as for dispatches: `flushed` is called although nothing is written
+            self._unsent = True
+            self._transport.write(())
         self._unsubscribe()
         if not count or queue.startswith(PROBE):
             return
