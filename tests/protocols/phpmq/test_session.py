@@ -863,6 +863,28 @@ def test_requests_during_conversion_dispatch_once(harness: Harness) -> None:
     assert bodies == [MAP, {"n": 1}, {"n": 2}]
 
 
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_nothing_more_is_converted_for_client_that_does_not_read(
+    harness: Harness, is_ended: bool
+) -> None:
+    publish_maps(harness, MAP, MAP, {"n": 1})
+    consumer = harness.connect()
+    consumer.consume(b"q", 10)
+    consumer.stop_reading()
+    queue = harness.broker.destinations.queue("q").queue
+    if is_ended:
+        first = next(iter(queue.browse()))
+        harness.broker.dead_letter(queue, first.sequence, "client", force=True)
+    assert converted(harness, consumer) == ([] if is_ended else [MAP])
+    assert not harness.background.jobs
+    assert (queue.unacked, queue.ready) == ((0, 2) if is_ended else (1, 2))
+    consumer.read_again()
+    harness.run_event_loop()
+    assert converted(harness, consumer) == [MAP, {"n": 1}]
+    for holder in queue.consumers:
+        assert {delivery.attempts for delivery in holder.unacked.values()} == {1}
+
+
 def test_message_that_ends_during_its_conversion_is_not_dispatched(harness: Harness) -> None:
     publish_maps(harness, MAP, {"n": 1})
     consumer = harness.connect()

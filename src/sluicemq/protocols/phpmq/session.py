@@ -602,8 +602,15 @@ class PhpmqSession:
         unacked = [
             delivery for delivery in blocked if consumer.unacked.get(delivery.sequence) is delivery
         ]
+        is_unacked = unacked[:1] == blocked[:1]
+        if self._channel.congested:
+            # the client reads too slowly: the others would fill the memory, once converted
+            count = 1 if is_unacked else 0
+            unsent = [delivery.sequence for delivery in unacked[count:]]
+            del unacked[count:]
+            self._broker.release(consumer, unsent, attempted=False)
         self._broker.mark_sent(unacked)
-        self._dispatch(unacked, body if unacked[:1] == blocked[:1] else None)
+        self._dispatch(unacked, body if is_unacked else None)
         if not self._conversion.blocked:
             self._pauses.resume(_CONVERTING)
 
