@@ -506,6 +506,44 @@ def test_consumer_that_leaves_gives_back_what_was_being_compressed(harness: Harn
     assert [frame.headers["deliveryAttempts"] for frame in received] == ["1", "1"]
 
 
+LARGE_TEXT = b'"%b"' % (b"x" * 300_000)
+"""Three of these are dispatched together."""
+
+
+def test_nothing_more_is_encoded_for_client_that_does_not_read(harness: Harness) -> None:
+    for _ in range(3):
+        publish(harness, LARGE_TEXT)
+    peer = compressing(harness)
+    peer.subscribe("q")
+    assert harness.background.jobs
+    peer.stop_reading()
+    harness.run_until_idle()
+    destination = harness.destination("q")
+    assert peer.frames() == []
+    assert (destination.queue.ready, destination.unacked) == (3, 0)
+    peer.read_again()
+    harness.run_until_idle()
+    assert [frame.headers["deliveryAttempts"] for frame in read(peer)] == ["1"] * 3
+
+
+def test_window_of_silent_client_stays_small_if_large_messages_return(harness: Harness) -> None:
+    options = SessionOptions(ack_timeout=1000, window_bytes=1 << 24)
+    peer = harness.connect(options, **{"supported-compression": "gzip"})
+    peer.subscribe("q")
+    peer.publish("q", "small")
+    destination = harness.destination("q")
+    for _ in range(3):
+        message = Message(destination.address, LARGE_TEXT, BodyKind.JSON, Origin.VIBEMQ)
+        harness.broker.publish(destination, message)
+    harness.run_event_loop()
+    harness.run_event_loop(1000)
+    peer.stop_reading()
+    harness.run_until_idle()
+    peer.read_again()
+    harness.run_until_idle()
+    assert (destination.queue.ready, destination.unacked) == (3, 1)
+
+
 # --- acknowledgement timeouts --------------------------------------------------------------------
 
 

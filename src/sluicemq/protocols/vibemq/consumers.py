@@ -354,7 +354,8 @@ class Subscriber:
             self._timer.set(0, partial(self._send_blocked, frame))
 
     def _send_blocked(self, frame: bytes | Exception) -> None:
-        """Send the large frame, which is cached now, and the deliveries after it."""
+        """Send the large frame, which is cached now, and the deliveries after it; or requeue them
+        if the client has to read first."""
         if isinstance(frame, Exception):
             raise frame
         consumer = self.consumer
@@ -364,8 +365,16 @@ class Subscriber:
         remaining = [
             delivery for delivery in deliveries if unacked.get(delivery.sequence) is delivery
         ]
-        self._broker.mark_sent(remaining)
-        self._send(consumer, remaining)
+        if self._connection.channel.congested:
+            # the client reads too slowly: more frames would fill the memory
+            unsent = [delivery.sequence for delivery in remaining]
+            self._broker.release(consumer, unsent, attempted=False)
+            if self._subscriptions.is_silent:
+                self.reduce_window()
+            self.update_unacked_bytes()
+        else:
+            self._broker.mark_sent(remaining)
+            self._send(consumer, remaining)
         if not self._blocked:
             self.pauses.resume(_ENCODING)
 
