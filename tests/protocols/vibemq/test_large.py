@@ -544,6 +544,21 @@ def test_window_of_silent_client_stays_small_if_large_messages_return(harness: H
     assert (destination.queue.ready, destination.unacked) == (3, 1)
 
 
+def test_short_maps_are_converted_few_at_time(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.subscribe("q")
+    destination = harness.destination("q")
+    body = java.dumps_map({f"key {number}": number for number in range(100)})
+    for _ in range(20):
+        message = Message(destination.address, body, BodyKind.MAP, Origin.JMQ)
+        harness.broker.publish(destination, message)
+    harness.run_event_loop()
+    count = len(read(peer))
+    assert 0 < count < 10
+    harness.run_until_idle()
+    assert count + len(read(peer)) == 20
+
+
 # --- acknowledgement timeouts --------------------------------------------------------------------
 
 

@@ -4,9 +4,9 @@ The protocol has no credit, so the broker limits how many messages, and how many
 bodies, may be unacked at a time. (A batch is not divided, so the limit in bytes may be exceeded by
 one batch, 1 MiB at most.)
 
-Frames of large messages, and of JMS messages whose conversion takes as long, are encoded in another
-thread, and later deliveries wait for them. A message that the client cannot read is declined:
-another consumer gets it, see `Broker.decline`.
+Frames of large messages, and of JMS messages whose conversion takes as long, alone or with those
+before in a batch, are encoded in another thread, and later deliveries wait for them. A message that
+the client cannot read is declined: another consumer gets it, see `Broker.decline`.
 
 A subscription of a fan-out queue is a topic subscription. With acknowledgements it is a member of
 the topic's group: messages that the last member has not acknowledged stay with the topic, as they
@@ -67,7 +67,7 @@ from sluicemq.protocols.channel import (
     Unacked,
 )
 from sluicemq.protocols.offload import LARGE
-from sluicemq.protocols.transcoding import conversion_work, expanded_size
+from sluicemq.protocols.transcoding import conversion_time, expanded_size
 from sluicemq.protocols.transport import Alarm
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.connection import VibemqConnection
@@ -255,12 +255,15 @@ class Subscriber:
         unsent = subscriptions.sent.unsent
         chunks: list[bytes] = []
         too_long: list[int] = []
+        work = 0  # of converting bodies here
         for index, delivery in enumerate(deliveries):
             message = delivery.message
             assert message is not None  # unacked
             identity = wire_id(message, prefix)
             raw = identity.encode()
-            size = delivery.size if message.origin is not _JMQ else conversion_work(message)
+            size = delivery.size
+            if message.origin is _JMQ and (time := conversion_time(message)):
+                size = work = work + time
             if message.properties:
                 size += message.header_bytes()
             if size > LARGE:

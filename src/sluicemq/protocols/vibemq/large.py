@@ -154,7 +154,7 @@ class LargeDeliveries:
             self.offload.submit(encode, partial(self._end, key), 2 * size + MAX_BODY)
 
     def _end(self, key: LargeKey, frame: bytes | Exception) -> None:
-        if isinstance(frame, bytes):
+        if isinstance(frame, bytes) and key not in self._cache:
             self.cache(key, frame)
         for callback in self._requests.pop(key):
             callback(key, frame)
