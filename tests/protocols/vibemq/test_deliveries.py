@@ -12,6 +12,7 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import BodyKind, Message, Origin
 from sluicemq.protocols.vibemq import session, wire
 from sluicemq.protocols.vibemq.connection import SessionOptions
+from sluicemq.protocols.vibemq.consumers import Subscriber
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness, Peer
 
@@ -549,6 +550,23 @@ def test_fan_out_without_ack_is_bounded_for_client_that_does_not_read(harness: H
     peer.transport.stalled = False
     harness.run_event_loop()
     assert len(peer.deliveries()) == 3000 - 1024
+
+
+def test_connection_lost_with_unsent_deliveries_leaves_no_cycle(harness: Harness) -> None:
+    publisher, peer = harness.connect(), harness.connect()
+    publisher.create("f", mode=2)
+    peer.subscribe("f")
+    peer.transport.stalled = True
+    publisher.publish("f", "1")
+    gc.collect()
+    gc.disable()
+    try:
+        peer.drop()
+        del peer.transport.session
+        del peer
+        assert not any(isinstance(item, Subscriber) for item in gc.get_objects())
+    finally:
+        gc.enable()
 
 
 # --- removed queues --------------------------------------------------------------------------

@@ -570,6 +570,7 @@ class Subscriptions:
             subscriber.end(begun, attempted=True)
         self.by_name.clear()
         self.copies.clear()
+        self.sent.unsent.clear()  # it refers to the subscriptions
         self._restoration.cancel()
         self._alarm.cancel()
 
