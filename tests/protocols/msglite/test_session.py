@@ -885,6 +885,7 @@ def test_query_waits_for_conversion_of_its_reply(
 def test_message_being_converted_is_requeued_with_its_connection(
     harness: Harness, client: Peer, is_started: bool
 ) -> None:
+    harness.limit("a", DestinationSettings(max_attempts=1))
     publish_map(harness)
     client.send_bytes(b"< 9 a\r\n")
     if is_started:

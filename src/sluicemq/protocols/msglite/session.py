@@ -261,7 +261,9 @@ class MsgliteSession:
         """
         self._channel.close()
         self._alarm.cancel()
-        self._conversion.take_blocked()
+        for delivery in self._conversion.take_blocked():
+            if delivery.consumer is not None:  # it has not been sent
+                self._broker.release(delivery.consumer, [delivery.sequence], attempted=False)
         self._end_consumers(self._sent.unsent)
         self._sent.unsent.clear()
         for consumer in list(self._window.consumers):
