@@ -109,6 +109,33 @@ def test_response_of_jms_client_is_converted_in_another_thread(
     assert not client.open
 
 
+def test_parts_are_converted_as_client_reads(
+    harness: Harness, client: Peer, worker: Worker
+) -> None:
+    client.send_bytes(GET)
+    worker.next_request()
+    worker.reply_with(OK)
+    client.take_bytes()
+    client.transport.stalled = True
+    worker.reply_with(b"!")
+    reply = harness.broker.destinations.queue(worker.reply.decode())
+    values = {f"key {number}": number for number in range(2000)}
+    for _ in range(2):
+        message = Message(reply.address, java.dumps_map(values), BodyKind.MAP, Origin.JMQ)
+        harness.broker.publish(reply, message)
+    harness.run_event_loop()
+    harness.background.run()
+    harness.run_event_loop()
+    assert not harness.background.jobs
+    assert client.take_bytes() == b"!"
+    client.transport.stalled = False
+    for _ in range(2):
+        harness.run_event_loop()
+        harness.background.run()
+        harness.run_event_loop()
+    assert client.take_bytes() == 2 * json.dumps(values, separators=(",", ":")).encode()
+
+
 def test_conversion_ends_with_connection(harness: Harness, client: Peer, worker: Worker) -> None:
     client.send_bytes(GET)
     worker.next_request()

@@ -67,6 +67,7 @@ class GatewaySession:
         "_broker",
         "_channel",
         "_conversion",
+        "_converted",
         "_owned",
         "_publisher",
         "_reader",
@@ -103,6 +104,8 @@ class GatewaySession:
         self._publisher = Publisher(self._channel, self._finish_parked)
         self._sent = SentDeliveries(broker, refill=True)
         self._conversion = BodyConversion(transport, offload)
+        self._converted: tuple[Consumer, bytes] | None = None
+        """Converted body that waits until the client has read the parts before it."""
         self._alarm = Alarm(transport)
         self._restart_timeout()
 
@@ -147,6 +150,10 @@ class GatewaySession:
         """Acknowledge the sent messages, which makes room for more deliveries."""
         if self._sent.acknowledge() and self._state is not _State.CLOSED:
             self._restart_timeout()
+        if self._converted is not None:
+            consumer, body = self._converted
+            self._converted = None
+            self._send(consumer, self._conversion.take_blocked(), body)
 
     def pause_delivery(self) -> None:
         """Do nothing: the window limits unsent output."""
@@ -159,6 +166,7 @@ class GatewaySession:
         self._alarm.cancel()
         self._sent.unsent.clear()
         self._conversion.take_blocked()
+        self._converted = None
         self._publisher.end()
         self._publisher.release()
         owned, self._owned = self._owned, []
@@ -251,7 +259,10 @@ class GatewaySession:
             self._send(consumer, deliveries)
 
     def _send_converted(self, consumer: Consumer, body: bytes) -> None:
-        self._send(consumer, self._conversion.take_blocked(), body)
+        if self._sent.unsent:
+            self._converted = consumer, body
+        else:
+            self._send(consumer, self._conversion.take_blocked(), body)
 
     def _send(
         self, consumer: Consumer, deliveries: list[Delivery], converted: bytes | None = None
