@@ -12,16 +12,20 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from sluicemq.broker import Broker, ManualClock
 from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.journal.format import HEADER_BYTES
 from sluicemq.journal.segment import list_segments, segment_path
+from sluicemq.journal.snapshot import MAX_SPAN
 from sluicemq.journal.space import RESERVE_NAME, SpaceLevel, SpaceReport
-from sluicemq.model.errors import JournalError, JournalFailed
+from sluicemq.model.errors import JournalError, JournalFailed, LowDiskSpace
+from sluicemq.model.message import Durability, Message
 from tests.faults import filesystem
 from tests.faults.filesystem import SmallFilesystem
 from tests.journal.support import crash, put, take
 
 MIB = 1 << 20
+SLICE = 1 << 19
 OPTIONS = JournalOptions(
     segment_bytes=2 * MIB,
     preallocate_bytes=256 * 1024,
@@ -171,6 +175,53 @@ def test_journal_waits_while_reserve_is_used_up(small_disk: JournalOnSmallDisk) 
     assert small_disk.levels[-1] == SpaceLevel.ENOUGH
     assert os.stat(small_disk.directory / RESERVE_NAME).st_size == 4 * MIB
     journal.close()
+
+
+def test_journal_that_waits_for_space_accepts_no_more_numbers_than_recovery(
+    small_disk: JournalOnSmallDisk,
+) -> None:
+    journal = small_disk.open()
+    broker = Broker(journal, ManualClock())
+    topic = broker.destinations.topic("without subscribers")
+    small_disk.fill()
+    while not journal.space.exhausted:
+        last = put(journal, bytes(100_000))
+        journal.commit()
+        small_disk.run_until(lambda s=last: journal.durable >= s or journal.space.exhausted)
+    small_disk.run_until(lambda: journal.space_state().level == SpaceLevel.EXHAUSTED)
+    small_disk.check(journal)
+
+    def send() -> None:
+        broker.publish(topic, Message(topic.address, b"x", durability=Durability.NONE))
+        broker.flush()
+
+    def send_many() -> None:
+        for _ in range(2 * MAX_SPAN // SLICE):
+            send()
+            assign_numbers(journal, SLICE)
+
+    send()
+    with pytest.raises(LowDiskSpace, match="full"):
+        send_many()
+    small_disk.others -= 40 * MIB
+    small_disk.check_until(journal, lambda: not journal.space.low)
+    small_disk.run_until(lambda: journal.durable >= last)
+    last = put(journal, b"after the stall")
+    broker.flush()
+    send()
+    small_disk.run_until(lambda: journal.durable >= last)
+    crash(journal)
+    journal = small_disk.open()
+    assert journal.fetch(last).body == b"after the stall"
+    journal.close()
+
+
+def assign_numbers(journal: FileJournal, count: int) -> None:
+    """Assign sequence numbers to messages that are not journaled, as `next_sequence` does."""
+    journal._live.extend(bytes(count))
+    journal._offsets.frombytes(bytes(journal._offsets.itemsize * count))
+    journal._next += count
+    journal.next_sequence()
 
 
 @pytest.mark.parametrize("preallocate_bytes", [0, 256 * 1024])

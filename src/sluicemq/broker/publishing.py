@@ -113,11 +113,19 @@ class Publisher:
             message.durability = Durability.TRANSIENT
 
     def expect_space(self, *messages: Message) -> None:
-        """Raise LowDiskSpace if a message is persistent and disk space is low.
+        """Raise LowDiskSpace if a message is persistent and disk space is low, or for any message
+        if the journal has waited for space too long to assign it a sequence number.
 
         TRANSIENT messages are in memory as well.
         """
-        if self.low_space and any(message.durability.survives for message in messages):
+        if not self.low_space or not messages:
+            return
+        if self._journal.is_stalled:
+            raise LowDiskSpace(
+                "the disk of the journal is full: no messages are accepted until the journal can "
+                "be written again. Free disk space"
+            )
+        if any(message.durability.survives for message in messages):
             space = self._journal.space_state()
             raise LowDiskSpace(
                 f"the disk of the journal is nearly full: {space.free} bytes are free, and "

@@ -198,6 +198,12 @@ class Journal(Protocol):
         then wait even for messages whose confirmation requires no sync."""
         return False
 
+    @property
+    def is_stalled(self) -> bool:
+        """True if so many sequence numbers have been assigned during the write of a group that the
+        segment has none left: no further message must be accepted."""
+        return False
+
     def next_sequence(self) -> int:
         """Return a sequence number for a message that is not journaled."""
 

@@ -283,6 +283,10 @@ class FileJournal(Appender):
     def is_behind(self) -> bool:
         return self._fill - self._submitted > MAX_WAITING
 
+    @property
+    def is_stalled(self) -> bool:
+        return self._next - self._segment.base > 2 * SPAN_LIMIT
+
     def commit(self, sync: bool = True) -> None:
         if self._in_unit or self._append_error:
             return
