@@ -23,6 +23,7 @@ from sluicemq.journal.format import (
     size_at,
 )
 from sluicemq.journal.inspect import check
+from sluicemq.journal.liveness import SPAN_LIMIT
 from sluicemq.journal.segment import MappedSegment, has_later_group, record_offsets
 from sluicemq.journal.snapshot import list_snapshots
 from sluicemq.model.destination import Address, Kind
@@ -246,6 +247,25 @@ def test_sequence_numbers_too_far_apart_for_memory_are_damage(written: Path) -> 
     path.write_bytes(data)
     with pytest.raises(JournalDamaged, match="too large"):
         recover(written)
+
+
+def test_numbers_assigned_during_slow_write_are_no_damage(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    first = put(journal, b"first")
+    count = 5 * SPAN_LIMIT  # to messages that are not journaled, before the next group begins
+    journal._live.extend(bytes(count))
+    journal._offsets.frombytes(bytes(journal._offsets.itemsize * count))
+    journal._next += count
+    second = put(journal, b"second")
+    journal.sync()
+    for _ in range(2):  # from the records, then from a snapshot
+        crash(journal)
+        journal = reopen(tmp_path)
+        assert live_of(journal) == {first: b"first", second: b"second"}
+        journal.recovery.close()
+        journal.sync()
+        assert list_snapshots(tmp_path)
+    journal.close()
 
 
 def test_invalid_priority_is_damage(written: Path) -> None:

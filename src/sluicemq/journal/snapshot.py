@@ -37,8 +37,10 @@ from sluicemq.model.errors import JournalDamaged
 SNAPSHOT_MAGIC: Final = b"SLUICESN"
 SNAPSHOT_HEAD: Final = Struct("<8sIIQ")
 SUFFIX: Final = ".snapshot"
-MAX_SPAN: Final = 4 * SPAN_LIMIT
-"""Maximum sequence numbers of a segment, which ends with the group that exceeds SPAN_LIMIT."""
+MAX_SPAN: Final = 32 * SPAN_LIMIT
+"""Maximum sequence numbers of a segment. It ends with the group that exceeds SPAN_LIMIT, and a
+group has all numbers that are assigned during the write of the one before it, which may take long.
+"""
 
 
 class SegmentState(msgspec.Struct, array_like=True):
