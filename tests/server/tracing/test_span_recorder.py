@@ -281,6 +281,29 @@ def test_remembered_spans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [span_record.operation for span_record in fixture.recorded].count("ack") == 3
 
 
+def test_texts_of_clients_in_spans_are_bounded() -> None:
+    fixture = TracedFixture(ratio=0.0)
+    queue = fixture.queue("q")
+    state = "vendor=" + "x" * (1 << 16)
+    message = fixture.message(
+        queue,
+        "a",
+        properties={"traceparent": PARENT, "tracestate": state},
+        message_id="m" * 10_000,
+        correlation_id="c" * 10_000,
+    )
+    reader = fixture.read(queue)
+    fixture.broker.publish(queue, message)
+    fixture.broker.flush()
+    reader.acknowledge()
+    assert {span_record.state for span_record in fixture.recorded} == {""}
+    for span_record in fixture.recorded:
+        assert span_record.of_message["messaging.message.id"] == "m" * 512
+        assert span_record.of_message["messaging.message.conversation_id"] == "c" * 512
+    assert (message.properties or {})["tracestate"] == state
+    assert len(message.message_id) == len(message.correlation_id) == 10_000
+
+
 class FakeExporter(SpanExporter):
     """An exporter that counts spans, or fails while it is `unavailable`."""
 

@@ -52,6 +52,10 @@ _FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f
 MAX_REMEMBERED: Final = 10_000
 """Maximum number of remembered ready times, and of deliveries with a pending end event. Above it,
 `deliver` spans start at the arrival time and deliveries have no `ack` span."""
+MAX_TEXT: Final = 512
+"""Maximum characters of a message's ids and of `tracestate` in a span. Longer ids are cut, and a
+longer `tracestate` is left out. Spans that are remembered or wait for export keep these texts in
+memory, which no other limit counts."""
 _SECOND: Final = 1_000_000_000
 
 NATIVES: Final[dict[Origin, Callable[[Message, Mapping[str, str]], bytes]]] = {
@@ -260,7 +264,7 @@ class SpanRecorder:
 
 def _state_of(message: Message) -> str:
     state = (message.properties or {}).get(TRACESTATE)
-    return state if isinstance(state, str) else ""
+    return state if isinstance(state, str) and len(state) <= MAX_TEXT else ""
 
 
 def _child(span: SpanRecord, operation: str, begun: int, ended: int) -> SpanRecord:
@@ -280,8 +284,8 @@ def _attributes_of(message: Message, destination: Destination) -> Attributes:
         "messaging.destination.name": destination.name,
         "messaging.destination.temporary": destination.temporary,
         "messaging.message.body.size": len(message.body),
-        "messaging.message.id": message.message_id,
-        "messaging.message.conversation_id": message.correlation_id,
+        "messaging.message.id": message.message_id[:MAX_TEXT],
+        "messaging.message.conversation_id": message.correlation_id[:MAX_TEXT],
         "sluicemq.destination.kind": "topic" if destination.topic else "queue",
         "sluicemq.protocol": message.origin.name.lower(),
         "sluicemq.durability": message.durability.name.lower(),
