@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sluicemq.journal.format import MAX_REFERENCES
 from sluicemq.model.errors import LimitExceeded, SubscriptionInUse
 from tests.support.broker import BrokerFixture, TypeSelector, bodies
 
@@ -191,3 +192,16 @@ def test_retained_message_is_delivered_once_if_another_subscription_ended() -> N
     assert next_reader.got() == ["a"]
     next_reader.acknowledge()
     assert fixture.journal.stats().live == 0
+
+
+def test_durable_subscriptions_are_limited_by_references_of_record() -> None:
+    fixture = BrokerFixture()
+    topic = fixture.topic()
+    for number in range(MAX_REFERENCES - 1):
+        fixture.broker.subscribe(topic, f"s{number}", durable=True)
+    with pytest.raises(LimitExceeded, match="65534 durable subscriptions"):
+        fixture.broker.subscribe(topic, "another", durable=True)
+    assert fixture.broker.subscribe(topic, "s0", durable=True).durable
+    fixture.broker.subscribe(topic, "not durable")
+    fixture.send(topic, "a")
+    assert topic.subscriptions["s0"].waiting == 1

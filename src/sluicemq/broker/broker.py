@@ -46,7 +46,7 @@ from sluicemq.broker.subscription import (
     remove_delivered,
 )
 from sluicemq.broker.transaction import Transactions
-from sluicemq.journal.format import Cause
+from sluicemq.journal.format import MAX_REFERENCES, Cause
 from sluicemq.journal.interface import Journal
 from sluicemq.model.errors import (
     BrokerError,
@@ -58,6 +58,9 @@ from sluicemq.model.errors import (
 )
 from sluicemq.model.message import Message
 
+MAX_DURABLE_SUBSCRIPTIONS: Final = MAX_REFERENCES - 1
+"""Maximum number of durable subscriptions of a topic: a record of a message has one reference for
+each of them, and one for the topic's group."""
 _NO_OWNER: Final = object()
 """Stands for the owner of a temporary destination that has been deleted."""
 
@@ -279,6 +282,7 @@ class Broker:
         if limit and existing is None and len(topic.subscriptions) >= limit:
             raise LimitExceeded(f"{topic.address} has {limit} subscriptions, the limit")
         if durable:
+            self._check_references(topic, existing)
             self._check_subscriptions(name, creator)
         if existing is not None:
             self.unsubscribe(existing)
@@ -303,6 +307,24 @@ class Broker:
         ):
             transfer_retained(subscription)
         return subscription
+
+    def _check_references(self, topic: Destination, existing: Subscription | None) -> None:
+        """Raise LimitExceeded unless a message of the topic can have one more reference.
+
+        Without this check every publication would fail as an error of the journal, which stops the
+        broker.
+        """
+        if len(topic.subscriptions) < MAX_DURABLE_SUBSCRIPTIONS:
+            return
+        others = sum(
+            1
+            for subscription in topic.subscriptions.values()
+            if subscription.durable and subscription is not existing
+        )
+        if others >= MAX_DURABLE_SUBSCRIPTIONS:
+            raise LimitExceeded(
+                f"{topic.address} has {others} durable subscriptions, the maximum of a topic"
+            )
 
     def _check_subscriptions(self, name: str, creator: str | None) -> None:
         """Raise QuotaExceeded unless the user may have one more durable subscription.
