@@ -130,6 +130,30 @@ def test_client_reconnects_without_refused_consumer(status: int) -> None:
     run_scenario(scenario, reconnect=SHORT_BACKOFF)
 
 
+def test_client_reconnects_if_refused_consumer_is_closed_meanwhile() -> None:
+    held_packets: list[Packet] = []
+
+    def hold(packet: Packet) -> bytes | None:
+        if packet.type != PacketType.ADD_CONSUMER or held_packets:
+            return None
+        held_packets.append(packet)
+        return b""
+
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
+        consumer = await (await client.session()).consumer("q")
+        broker.answer = hold
+        drop(broker)
+        await broker.wait_until(lambda: bool(held_packets))
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0)
+        refusal = held_packets[0]
+        broker.send(encode_reply(refusal.type + 1, refusal.consumer_id, Status.NOT_FOUND))
+        assert await client.ping() >= 0
+        await closing
+
+    run_scenario(scenario, reconnect=SHORT_BACKOFF, timeout=1)
+
+
 def test_pending_requests_fail_and_requests_while_disconnected_wait() -> None:
     held_packets: list[Packet] = []
 

@@ -450,7 +450,8 @@ class Session(SessionState, AsyncClient):
             except StatusError as error:
                 if error.status not in _PERMANENT:
                     raise
-                self._consumers.remove(consumer)
+                if consumer in self._consumers:  # else it was closed meanwhile
+                    self._consumers.remove(consumer)
                 consumer.finish(ConnectionLost(f"the consumer is refused on reconnect: {error}"))
         for producer in [*self._producers]:
             with suppress(StatusError):
