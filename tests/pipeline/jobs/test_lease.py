@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluicemq.journal import FileJournal, Slots
-from sluicemq.model.errors import ClientError, ConfigurationError, JournalError
+from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost, JournalError
 from sluicemq.pipeline.jobs import run
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.jobs.run import PipelineJob, Supervisor, writer_lease
@@ -106,7 +106,7 @@ def test_lease_is_renewed_and_its_loss_stops_writer(
     storage: DirectoryStorage,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run, "LEASE_MS", 300)
+    monkeypatch.setattr(run, "LEASE_MS", 3000)
     slots = Slots(tmp_path / "journal")
 
     def lose() -> None:
@@ -140,4 +140,27 @@ def test_lease_that_cannot_be_renewed_stops_writer_before_it_ends(
             assert stop.wait(10)
 
     with pytest.raises(type(error), match=r"no answer|disk full"):
+        lose()
+
+
+def test_lease_whose_renewal_takes_too_long_stops_writer_before_it_ends(
+    storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request to a broker that does not answer is repeated for a minute."""
+    monkeypatch.setattr(run, "LEASE_MS", 300)
+    answered = threading.Event()
+
+    def wait(*_: object) -> None:
+        answered.wait(10)
+
+    def lose() -> None:
+        stop = threading.Event()
+        with writer_lease(S3, storage, stop):
+            monkeypatch.setattr(storage, "claim_slot", wait)
+            try:
+                assert stop.wait(2)
+            finally:
+                answered.set()
+
+    with pytest.raises(ConnectionLost, match=r"was not extended for 0\.2 s"):
         lose()

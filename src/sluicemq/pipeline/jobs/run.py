@@ -46,7 +46,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sluicemq.model.errors import ConfigurationError, JournalError, SluiceError
+from sluicemq.model.errors import ConfigurationError, ConnectionLost, JournalError, SluiceError
 from sluicemq.pipeline.delta import HadoopPath
 from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.gold import GOLD_INPUT, WATERMARK
@@ -518,32 +518,47 @@ def writer_lease(lake: Lake, storage: JournalStorage, stop: threading.Event) -> 
     # Process numbers and host names of containers may be the same.
     holder = f"process {os.getpid()} on {socket.gethostname()} ({token_hex(4)})"
     _claim(storage, lake, slot, holder)
-    ended = threading.Event()
+    ended, extended = threading.Event(), threading.Event()
     errors: list[SluiceError | OSError] = []
+    failures: list[SluiceError | OSError] = []
+
+    def lose(error: SluiceError | OSError) -> None:
+        errors.append(error)
+        stop.set()
 
     def renew() -> None:
-        last_renewal = time.monotonic()
         while not ended.wait(LEASE_MS / 3000):
             try:
                 _claim(storage, lake, slot, holder)
-                last_renewal = time.monotonic()
+            except JournalError as error:
+                lose(error)
+                return
             # the broker may be out of reach for a moment, or the disk of its journal full
             except (SluiceError, OSError) as error:
-                if (
-                    isinstance(error, JournalError)
-                    or time.monotonic() - last_renewal > LEASE_MS / 1500
-                ):
-                    errors.append(error)
-                    stop.set()
-                    return
+                failures.append(error)
+            else:
+                failures.clear()
+                extended.set()
 
-    renewal = threading.Thread(target=renew, name="lease", daemon=True)
-    renewal.start()
+    def watch() -> None:
+        # not in `renew`: a claim may take longer than the lease while the broker does not answer
+        while extended.wait(LEASE_MS / 1500):
+            extended.clear()
+            if ended.is_set():
+                return
+        text = f"the lease of the lake {lake} was not extended for {LEASE_MS / 1500:g} s"
+        lose([*failures[-1:], ConnectionLost(text)][0])
+
+    threads = [threading.Thread(target=step, name="lease", daemon=True) for step in (renew, watch)]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
         ended.set()
-        renewal.join()
+        extended.set()
+        for thread in threads:
+            thread.join()
         with suppress(SluiceError, OSError):
             storage.claim_slot(slot, holder, 0)
     if errors:
