@@ -22,7 +22,7 @@ from sluicemq.clients.jmq import (
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.fields import decode_xid
+from sluicemq.protocols.jmq.fields import decode_xid, encode_header
 from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.jmq.wire import Packet, encode_packet, encode_reply
 from tests.clients.jmq.scripted_broker import (
@@ -31,6 +31,7 @@ from tests.clients.jmq.scripted_broker import (
     deliver,
     refusing,
     run_scenario,
+    sysid,
 )
 from tests.protocols.sockets import unused_port
 
@@ -152,6 +153,28 @@ def test_client_reconnects_if_refused_consumer_is_closed_meanwhile() -> None:
         await closing
 
     run_scenario(scenario, reconnect=SHORT_BACKOFF, timeout=1)
+
+
+def test_requests_are_answered_after_reply_queue_was_refused_on_reconnect() -> None:
+    statuses = [Status.OK, Status.FORBIDDEN, Status.OK]
+
+    def answer(packet: Packet) -> bytes | None:
+        if packet.type == PacketType.ADD_CONSUMER:
+            properties = {"JMQConsumerID": Long(7), "JMQSize": 1000}
+            return encode_reply(packet.type + 1, packet.consumer_id, statuses.pop(0), properties)
+        if packet.is_message:
+            header = encode_header("q", packet.variable.correlation_id)
+            return encode_packet(packet.type, packets.Q, 7, header=header, sysid=sysid(1))
+        return None
+
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
+        await client.request("q", "x", timeout=5)
+        drop(broker)
+        await wait_for_reconnect(broker)
+        await client.request("q", "x", timeout=1)
+        assert len(broker.all(PacketType.DESTROY_SESSION)) == 1
+
+    run_scenario(scenario, answer, reconnect=SHORT_BACKOFF)
 
 
 def test_pending_requests_fail_and_requests_while_disconnected_wait() -> None:

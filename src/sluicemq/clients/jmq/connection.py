@@ -68,7 +68,10 @@ class Requests:
     Pending requests fail with ConnectionLost when the session is closed.
     """
 
-    def __init__(self, queue: Address, consumer: Consumer, producer: Producer) -> None:
+    def __init__(
+        self, session: Session, queue: Address, consumer: Consumer, producer: Producer
+    ) -> None:
+        self.session = session
         self._queue = queue
         self._producer = producer
         self._waiting: dict[str, asyncio.Future[JmqMessage]] = {}
@@ -79,7 +82,12 @@ class Requests:
         """Create the reply queue with its consumer and a producer. Raises ClientError."""
         queue = await session.temporary_queue()
         consumer = await session.consumer(queue)
-        return cls(queue, consumer, await session.producer())
+        return cls(session, queue, consumer, await session.producer())
+
+    @property
+    def ended(self) -> bool:
+        """True if no reply can arrive any more."""
+        return self._task.done()
 
     async def request(
         self,
@@ -278,6 +286,10 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         Raises as `Producer.send`; RequestTimeout if no reply arrives.
         """
         async with self._requests_lock:
+            if self._requests is not None and self._requests.ended:
+                ended, self._requests = self._requests, None
+                with suppress(ClientError):
+                    await ended.session.close()
             if self._requests is None:
                 session = await self.session()
                 try:
