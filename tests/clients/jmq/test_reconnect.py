@@ -242,6 +242,27 @@ def test_open_transaction_is_lost_on_reconnect() -> None:
     assert [packet.body for packet in broker.all(PacketType.TEXT_MESSAGE)] == [b"x", b"x", b"y"]
 
 
+def test_transaction_is_not_lost_if_connection_ends_with_reply_to_commit() -> None:
+    def end(packet: Packet) -> bytes | None:
+        if packet.type != PacketType.COMMIT_TRANSACTION:
+            return None
+        reply = encode_reply(
+            packet.type + 1, packet.consumer_id, Status.OK, {"JMQNextTransactionID": Long(9)}
+        )
+        return reply + encode_packet(PacketType.GOODBYE, properties={"JMQExit": False})
+
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
+        session = await client.session(transacted=True)
+        producer = await session.producer("q")
+        await producer.send("x")
+        await session.commit()
+        await wait_for_reconnect(broker)
+        await producer.send("y")
+        await session.commit()
+
+    run_scenario(scenario, end, reconnect=SHORT_BACKOFF)
+
+
 def test_sends_that_lost_transaction_refuses_use_no_credit() -> None:
     def allow_two(packet: Packet) -> bytes | None:
         if packet.type != PacketType.ADD_PRODUCER:

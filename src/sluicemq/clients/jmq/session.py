@@ -368,15 +368,22 @@ class Session(SessionState, AsyncClient):
                     self.confirmations.check()
                 raise TransactionLost("the connection broke within the transaction")
             await self.confirmations.wait_for_all()
-            properties: dict[str, object] = {"JMQTransactionID": Long(self.transaction)}
+            committed = self.transaction
+            properties: dict[str, object] = {"JMQTransactionID": Long(committed)}
             if channel.level >= Level.MQ_4_5:
                 properties["JMQStartNextTransaction"] = True
-            reply = await channel.request(PacketType.COMMIT_TRANSACTION, properties)
-            self._unacked.clear()
-            self._transaction_used = False
-            if transaction := number(reply, "JMQNextTransactionID"):
-                self.transaction = transaction
-            else:
+
+            def accept(reply: Packet) -> None:
+                # now: nothing is lost if the connection ends before this task continues
+                if self.transaction == committed:
+                    self._unacked.clear()
+                    self._transaction_used = False
+                    self.transaction = number(reply, "JMQNextTransactionID") or committed
+
+            reply = await channel.request(
+                PacketType.COMMIT_TRANSACTION, properties, on_response=accept
+            )
+            if not number(reply, "JMQNextTransactionID"):
                 await self._start(channel)
 
     async def rollback(self) -> None:
