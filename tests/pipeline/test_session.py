@@ -85,6 +85,23 @@ def test_long_log_is_renamed(
     assert [file.read_bytes() for file in log.parent.glob("*.1")] == [b"old"] * renamed
 
 
+def test_two_sessions_may_rename_log_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "MAX_LOG_BYTES", 2)
+    log = tmp_path / "spark.log"
+    log.write_bytes(b"old")
+
+    def rename_twice(path: Path, target: Path) -> None:
+        for _ in range(2):
+            os.replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", rename_twice)
+    with session._stderr_to(log):
+        os.write(2, b"new")
+    assert [log.read_bytes(), (tmp_path / "spark.log.1").read_bytes()] == [b"new", b"old"]
+
+
 def test_local_session_uses_class_archive(tmp_path: Path) -> None:
     """Otherwise the start of each session takes a third more processor time."""
     log = tmp_path / "classes"

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -265,8 +265,9 @@ def _stderr_to(log: Path | None) -> Iterator[None]:
         yield
         return
     log.parent.mkdir(parents=True, exist_ok=True)
-    if log.exists() and log.stat().st_size > MAX_LOG_BYTES:
-        log.replace(log.with_name(f"{log.name}.1"))
+    with suppress(FileNotFoundError):  # another session may have renamed it
+        if log.stat().st_size > MAX_LOG_BYTES:
+            log.replace(log.with_name(f"{log.name}.1"))
     original = os.dup(2)
     try:
         with log.open("ab") as file:
