@@ -428,6 +428,13 @@ def test_configuration_loads_and_lists_unsupported_settings(
     assert "secret" not in config
 
 
+def test_long_timeout_of_port_mapper_is_limited(instance: Instance, migrate: Migrate) -> None:
+    instance.properties("imq.portmapper.sotimeout=120000\n")
+    config = migrate("openmq", instance.path, "--dry-run")["config"]
+    assert config["problems"] == []
+    assert 'portmapper_timeout = "60000ms"' in config["text"]
+
+
 def test_without_users_listeners_stay_on_loopback(instance: Instance, migrate: Migrate) -> None:
     (instance.path / "etc" / "passwd").unlink()
     report = migrate("openmq", instance.path)

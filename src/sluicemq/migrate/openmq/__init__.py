@@ -227,7 +227,9 @@ _RULES: Final = {
     f"{_COMMON}useDMQ": SettingRule("default.dead_letter", is_true),
     "imq.ping.interval": SettingRule("listener.ping_interval", positive),
     "imq.portmapper.sotimeout": SettingRule(
-        "listener.portmapper_timeout", lambda value: f"{number(value)}ms"
+        # a listener accepts up to 60 s
+        "listener.portmapper_timeout",
+        lambda value: f"{min(max(0, number(value)), 60_000)}ms",
     ),
     # Open MQ uses one thread per connection
     "imq.jms.max_threads": SettingRule("listener.max_connections", positive),
