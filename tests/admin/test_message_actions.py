@@ -432,3 +432,46 @@ async def test_other_clients_are_served_during_a_large_move(api_fixture: ApiFixt
         iterations += 1
     assert move.result()["processed"] == 3000
     assert iterations > 5
+
+
+@pytest.mark.parametrize("action", ["delete", "move", "redeliver"])
+@in_event_loop
+async def test_action_on_scheduled_messages_ends_with_their_subscription(
+    api_fixture: ApiFixture, action: str
+) -> None:
+    broker = api_fixture.broker
+    news_topic = topic(broker, "news", retry_delay=60_000)
+    first, second = (broker.subscribe(news_topic, name, durable=True) for name in ("one", "two"))
+    bodies = [str(number) for number in range(1000)]
+    send(news_topic, *bodies, broker=broker)
+    reader = Reader(broker)
+    reader.consumer = broker.attach(first, reader, Window(1000, True))
+    # the subscription discards its messages in this order, the action handles them in the other
+    broker.time_out(reader.consumer, unacked_numbers(reader.consumer)[::-1])
+    reader.detach()
+    http_client = api_fixture.http_client(local=True)
+    api_fixture.scan_time.limit = 2
+    body: dict[str, Any] = {"target": TARGET} if action == "move" else {}
+    request = asyncio.ensure_future(
+        apply_action(
+            http_client,
+            "/destinations/topic/news/messages/actions",
+            action=action,
+            all=True,
+            state="scheduled",
+            subscription="one",
+            **body,
+        )
+    )
+    while len(first.scheduled) == 1000 or not broker.scans.waiting:
+        await asyncio.sleep(0)
+    handled = 1000 - len(first.scheduled)
+    broker.unsubscribe(first)
+    done = await request
+    api_fixture.scan_time.limit = 0
+    broker.flush()
+    assert (first.waiting, first.waiting_bytes, first.scheduled) == (0, 0, {})
+    # each has ended once for this subscription, so that the other one still has it
+    sequences = [delivery.sequence for delivery in second.browse()]
+    assert [broker.journal.fetch(sequence).body.decode() for sequence in sequences] == bodies
+    assert (done["processed"], done["failed"], done["next_cursor"]) == (handled, [], None)

@@ -400,6 +400,8 @@ class ActionService(Service):
             if last < sequence <= end_sequence
         ]
         for sequence in sorted(sequences):
+            if run.subscription.closed:  # its messages end, in slices
+                return None
             if run.must_stop():
                 return None if run.refused else encode_cursor(0, last, end_sequence)
             run.scanned += 1
