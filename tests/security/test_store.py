@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sluicemq.model.access import Operation, Permission, is_role_name
 from sluicemq.model.errors import AccessError, ConfigurationError
 from sluicemq.security import records
+from sluicemq.security.files import read_bounded
 from sluicemq.security.records import Database, TokenRecord, UserRecord, UserStore, decode, encode
 
 _numbers = st.integers(0, 2**40)
@@ -229,6 +230,29 @@ def test_damaged_file_is_decoded_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(decoded) == 1
     path.unlink()
     assert users.read() == Database()
+
+
+def test_too_large_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "users.json"
+    path.write_text(VALID_FILE)
+    users = UserStore(path)
+    before = users.read()
+    monkeypatch.setattr(records, "MAX_FILE", len(VALID_FILE))
+    path.write_text(VALID_FILE + " ")
+    read: list[Path] = []
+
+    def count(path: Path, limit: int) -> bytes:
+        read.append(path)
+        return read_bounded(path, limit)
+
+    monkeypatch.setattr(records, "read_bounded", count)
+    for _ in range(3):  # as often as requests refresh the users
+        with pytest.raises(ConfigurationError, match=f"larger than {len(VALID_FILE)} bytes"):
+            users.read()
+    assert not read
+    path.write_text(VALID_FILE)
+    assert users.read() == before
+    assert read == [path]
 
 
 def test_unreadable_file_is_an_error(tmp_path: Path) -> None:

@@ -537,11 +537,16 @@ class UserStore:
             reason = f"the file cannot be read: {error.strerror}"
             raise ConfigurationError(f"{self.path}: {reason}") from None
         if stamp != self._stamp:
-            content = encode(Database()) if stamp is None else read_bounded(self.path, MAX_FILE)
+            content, damage = encode(Database()), ""
+            if stamp is not None and status.st_size > MAX_FILE:
+                damage = f"{self.path}: the file is larger than {MAX_FILE} bytes"
+            elif stamp is not None:
+                content = read_bounded(self.path, MAX_FILE)
             # a file that has replaced the one with the stamp meanwhile is read once more
-            self._stamp, self._damage = stamp, ""
+            self._stamp, self._damage = stamp, damage
             try:
-                self._database = decode(content, str(self.path))
+                if not damage:
+                    self._database = decode(content, str(self.path))
             except ConfigurationError as error:
                 self._damage = str(error)
         if self._damage:
