@@ -261,6 +261,15 @@ def test_unreadable_file_is_an_error(tmp_path: Path) -> None:
         UserStore(tmp_path / "users.json").read()
 
 
+def test_change_does_not_replace_a_file_that_it_cannot_read(tmp_path: Path) -> None:
+    users = UserStore(tmp_path / "users.json")
+    users.path.symlink_to(users.path)  # stat fails for another reason than a missing file
+    for call in (users.read, lambda: users.change(add("anna"), "")):
+        with pytest.raises(ConfigurationError, match="cannot be read"):
+            call()
+    assert users.path.is_symlink()
+
+
 def test_tokens_are_stored_as_hashes_only() -> None:
     fields = {field.name for field in msgspec.structs.fields(TokenRecord)}
     assert fields == {"id", "sha256", "label", "created", "expires"}

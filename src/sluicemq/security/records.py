@@ -569,9 +569,8 @@ class UserStore:
         )
         lock = self.path.with_name(self.path.name + ".lock")
         with lock_file(lock, mode=0o600, seconds=LOCK_SECONDS, busy=busy):
-            before = Database()
-            if self.path.exists():
-                before = decode(read_bounded(self.path, MAX_FILE), str(self.path))
+            # a store of its own, because another thread calls `read`
+            before = UserStore(self.path).read()
             after = change(before)
             if after is before:
                 return before
