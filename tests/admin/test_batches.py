@@ -26,6 +26,7 @@ from sluicemq.model.message import BodyKind, Message
 from sluicemq.model.rows import FRAME_ROWS, RowValues, encode, frame, row
 from tests.faults.plan import SMALL_SEGMENTS, seeded_random, size
 from tests.server.conftest import Start
+from tests.support.api import ApiFixture, in_event_loop
 from tests.support.http import HTTP, PHPMQ, Client, ready_counts
 
 KILLS = size(4, 80)
@@ -373,6 +374,29 @@ def test_too_many_properties_end_the_decoding(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(FrameTooLarge):
         reader.read(memoryview(data)[4:])
     assert len(reader.messages) == 1
+
+
+@pytest.mark.parametrize("name", ["digest", "decode"])
+@in_event_loop
+async def test_part_of_a_closed_connection_is_not_processed(
+    api_fixture: ApiFixture, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    http_client = api_fixture.http_client(local=True)
+    process = getattr(batches, name)
+    processed: list[memoryview] = []
+
+    def count(frame: memoryview) -> Any:
+        processed.append(frame)
+        http_client.caller.is_closed = len(processed) >= 2
+        return process(frame)
+
+    monkeypatch.setattr(batches, name, count)
+    content = b"".join(encode(rows(3 * FRAME_ROWS)))
+    path = "/batches?writer=w&batch=0&partition=0&part=0&final=true"
+    response = await http_client.request("POST", path, content)
+    assert response.code == "client-disconnected", response
+    assert len(processed) == 2
+    assert not list(api_fixture.broker.destinations)
 
 
 def test_invalid_parameters_are_rejected(start: Start) -> None:

@@ -243,7 +243,7 @@ class BatchService(Service):
             call.demand(Operation.PRODUCE, query.dead_letter_queue)
         advice = "send the partition's rows as several parts of a batch"
         body = await read_body(call.request, call.endpoint.limit, advice)
-        rows, rows_digest = await _measure(body)
+        rows, rows_digest = await _measure(call, body)
         part = BatchPart(
             writer=query.writer,
             batch=query.batch,
@@ -259,7 +259,7 @@ class BatchService(Service):
         existing = broker.batches.find(part)
         if existing is not None:
             return await self._report_duplicate(existing, part.writer)
-        reader = await self._read(call.identity, body)
+        reader = await self._read(call, body)
         del body  # free the body during the wait for the disk; the messages suffice
         if forbidden := reader.forbidden:  # one line of the audit log for up to 32,768 names
             others = f" and {len(forbidden) - 1} others" if len(forbidden) > 1 else ""
@@ -303,17 +303,17 @@ class BatchService(Service):
             )
         return owner
 
-    async def _read(self, identity: Identity, body: bytearray) -> PartReader:
+    async def _read(self, call: Call, body: bytearray) -> PartReader:
         """Decode the rows. Other requests are handled between two frames."""
         reader = PartReader(
-            identity,
+            call.identity,
             self._broker.clock.wall,
             self._context.limits.name,
             self._context.http.max_batch_destinations,
         )
         for frame in frames(memoryview(body)):
             reader.read(frame)
-            await asyncio.sleep(0)
+            await _handle_others(call)
         return reader
 
     async def _write(
@@ -436,7 +436,7 @@ def _rejected(rows: Mapping[int, str], *, is_temporary: bool) -> ApiError:
     )
 
 
-async def _measure(body: bytearray) -> tuple[int, int]:
+async def _measure(call: Call, body: bytearray) -> tuple[int, int]:
     """Return the number of rows of a part and their digest. Other requests are handled between two
     frames. Raises ApiError for too many rows, ProtocolError (FrameTooLarge) for invalid and empty
     frames, of which a part could have millions."""
@@ -454,5 +454,14 @@ async def _measure(body: bytearray) -> tuple[int, int]:
                 more={"limit": PART_ROWS},
             )
         total += digest(frame)
-        await asyncio.sleep(0)
+        await _handle_others(call)
     return rows, total & DIGEST_MASK
+
+
+async def _handle_others(call: Call) -> None:
+    """Let other requests be handled. Raises ApiError if the connection has closed meanwhile: the
+    memory limit for input no longer counts the body, of which a client could leave any number
+    behind."""
+    await asyncio.sleep(0)
+    if call.caller.is_closed:
+        raise ApiError(400, "client-disconnected", "the connection has closed")
