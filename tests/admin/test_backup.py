@@ -7,23 +7,34 @@ import http.client
 import json
 import time
 from collections import deque
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
+from sluicemq.admin import journal
+from sluicemq.admin.caller import RequestIdentity
+from sluicemq.admin.endpoints import Call, Endpoint
 from sluicemq.admin.errors import ApiError
-from sluicemq.admin.journal import _create_directory, _lines
+from sluicemq.admin.journal import BackupService, _create_directory, _lines
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.journal.backup import CopyProgress
+from sluicemq.journal.backup import BackupCancelled, CopyProgress
 from sluicemq.journal.slots import Slots
-from sluicemq.journal.stored_backup import read_manifest, verify
+from sluicemq.journal.stored_backup import Manifest, read_manifest, verify
+from sluicemq.management.journal import CREATE_BACKUP, BackupRequest
+from sluicemq.management.operation import Body
+from sluicemq.security.authenticator import LOCAL
 from tests.server.conftest import Start
+from tests.support.api import ApiFixture, in_event_loop
 from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client, basic_auth
 from tests.support.polling import wait_until
 
@@ -252,6 +263,39 @@ def test_backup_without_progress_is_cancelled_with_its_connection(
     with Client(broker.port("http")) as client:
         wait_until_no_backup_runs(client)
     assert not list(backup_directory.iterdir())
+
+
+@in_event_loop
+async def test_backup_is_cancelled_if_the_connection_closes_before_the_response(
+    api_fixture: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancellations: list[bool] = []
+
+    def copy(*_: object, cancelled: Callable[[], bool], **options: object) -> Manifest:
+        with suppress(AssertionError):
+            wait_until(cancelled, "the backup has not been cancelled", seconds=2)
+        cancellations.append(cancelled())
+        raise BackupCancelled("the backup was cancelled")
+
+    directory = api_fixture.directory / "backups"
+    directory.mkdir()
+    configuration = SimpleNamespace(directory=directory, sources=dict)
+    context: Any = replace(api_fixture.context, configuration=configuration)
+    monkeypatch.setattr(journal, "make_backup", copy)
+    monkeypatch.setattr(journal, "require_file_journal", lambda _: SimpleNamespace(directory=None))
+    caller = api_fixture.http_client(local=True).caller
+    scope = {"type": "http", "method": "POST", "raw_path": b"/backups", "headers": []}
+    sender = RequestIdentity(LOCAL, lambda: LOCAL)
+    service = BackupService(context)
+    call = Call(Endpoint(CREATE_BACKUP, service.create), Request(scope), caller, sender, {}, {})
+    await service.create(call, Body(body=BackupRequest(directory="one")))
+    caller.is_closed = True
+    async with asyncio.timeout(TIMEOUT):
+        while not api_fixture.audit_lines():
+            await asyncio.sleep(0.01)
+    assert cancellations == [True]
+    assert api_fixture.audit_lines() == ["change: (local) POST /backups one 500"]
+    assert not list(directory.iterdir())
 
 
 def test_backup_ends_when_the_broker_stops(start: Start, backup_directory: Path) -> None:

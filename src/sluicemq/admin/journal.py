@@ -442,7 +442,8 @@ class BackupService(Service):
                 link=requested.hard_links,
                 rate=requested.max_rate,
                 on_progress=latest.append,
-                cancelled=cancelled.is_set,
+                # a response that has not begun does not notice the end of its connection
+                cancelled=lambda: cancelled.is_set() or call.caller.is_closed,
             )
 
         try:
