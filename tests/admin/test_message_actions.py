@@ -311,6 +311,24 @@ async def test_dead_letter_of_a_deleted_temporary_destination_stays(
 
 
 @in_event_loop
+async def test_redrive_creates_no_queue_whose_name_is_too_long(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
+    dead_letter_queue = queue(broker, "q.dlq")
+    max_bytes = api_fixture.context.limits.name
+    names = ["ä" * (max_bytes // 2), "ä" * (max_bytes // 2) + "x"]
+    for name in names:
+        properties = {"deadLetterReason": "rejected", "originalQueue": name}
+        send(dead_letter_queue, "a", broker=broker, properties=properties)
+    http_client = api_fixture.http_client(local=True)
+    path = "/destinations/queue/q.dlq/messages/actions"
+    done = await apply_action(http_client, path, action="redrive", all=True)
+    assert done["processed"] == 1
+    assert [failure["reason"] for failure in done["failed"]] == ["origin-gone"]
+    assert {address.name for address in broker.destinations} == {"q.dlq", names[0]}
+    assert dead_letter_queue.waiting == 1
+
+
+@in_event_loop
 async def test_dead_letter_of_a_topic_is_redriven_to_its_subscription(
     api_fixture: ApiFixture,
 ) -> None:

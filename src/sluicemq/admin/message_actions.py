@@ -58,7 +58,7 @@ from sluicemq.management.messages import (
 from sluicemq.management.operation import KINDS
 from sluicemq.model.access import Operation
 from sluicemq.model.dead_letters import DeadLetterOrigin, origin_of
-from sluicemq.model.destination import Address, CreatedBy
+from sluicemq.model.destination import Address, CreatedBy, encode_name
 from sluicemq.model.errors import (
     ActionRefused,
     DestinationNotFound,
@@ -336,6 +336,10 @@ class ActionService(Service):
         if not call.identity.may(Operation.PRODUCE, name):
             call.log_denied(f"{Operation.PRODUCE} {name}")
             raise ActionRefused("forbidden", f"no permission to produce to {name}")
+        is_new = origin.address not in self._broker.destinations
+        if is_new and len(encode_name(name)) > self._context.limits.name:
+            # a client may have published the properties of a dead letter
+            raise ActionRefused("origin-gone", "the name of the original queue is too long")
         self._broker.operations.redrive(delivery, origin, call.identity.creator)
 
     async def _handle_ids(
