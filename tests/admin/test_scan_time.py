@@ -9,10 +9,11 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
-from sluicemq.admin import clients
+from sluicemq.admin import clients, destinations
 from sluicemq.admin.time_slices import RUN, TimeSlices
-from sluicemq.broker import Window
+from sluicemq.broker import Destination, Window
 from sluicemq.management.operation import SortedPageQuery
+from sluicemq.model.access import Identity
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from tests.admin.context import AttachedConsumer
 from tests.admin.destinations import queue, read, send, topic
@@ -116,9 +117,31 @@ async def test_lists_end_with_their_connections(api_fixture: ApiFixture) -> None
         http_client.caller.is_closed = False
         assert (await http_client.request("GET", path)).status == 200
         http_client.caller.is_closed = True
+        broker.flush()  # ends the deadline of the request before
         api_fixture.scan_time.checks.clear()
         assert (await http_client.request("GET", path)).code == "client-disconnected"
         assert len(api_fixture.scan_time.checks) < 5
+
+
+@pytest.mark.parametrize("path", ["/destinations?filter=q", "/dead-letters"])
+@in_event_loop
+async def test_list_checks_its_time_after_each_destination(
+    api_fixture: ApiFixture, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(100):
+        queue(api_fixture.broker, f"q{number}.dlq")
+    checked = Counter[int]()
+    may_see = destinations.may_see_destination
+
+    def count(identity: Identity, destination: Destination) -> bool:
+        checked[len(api_fixture.scan_time.checks)] += 1
+        return may_see(identity, destination)
+
+    monkeypatch.setattr(destinations, "may_see_destination", count)
+    api_fixture.scan_time.limit = 1
+    response = await api_fixture.http_client(local=True).request("GET", path)
+    assert response.json()["total"] == 100
+    assert max(checked.values()) <= 4
 
 
 @in_event_loop

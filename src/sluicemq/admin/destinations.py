@@ -95,7 +95,7 @@ class DestinationService(Service):
         is_selected = _filter(query)
         destinations = (
             destination
-            async for destination in slices.iterate(list(self._broker.destinations.values()), 64)
+            async for destination in slices.iterate(list(self._broker.destinations.values()))
             if is_selected(destination) and may_see_destination(call.identity, destination)
         )
         page = await slices.sorted_page(
@@ -414,7 +414,7 @@ class DeadLetterService(Service):
         """
         find = self._broker.destinations.find
         queues: dict[Destination, list[str]] = {}
-        async for destination in slices.iterate(list(self._broker.destinations.values()), 64):
+        async for destination in slices.iterate(list(self._broker.destinations.values())):
             is_dead_letter_queue = (
                 destination.name.endswith(DEAD_LETTERS_END) and not destination.topic
             )
