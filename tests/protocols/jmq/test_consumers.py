@@ -11,7 +11,7 @@ from sluicemq.model.dead_letters import origin_of
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.fields import INT_BLOCK, class_of, encode_blocks
+from sluicemq.protocols.jmq.fields import INT_BLOCK, class_of, encode_blocks, encode_header
 from sluicemq.protocols.jmq.mapping import sysid_of
 from sluicemq.protocols.jmq.packets import AckMode, I, P, PacketType, Q, R, Status
 from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, status
@@ -241,6 +241,28 @@ def test_clients_of_level_100_choose_their_consumer_ids(harness: Harness) -> Non
         peer.request(H.ACKNOWLEDGE, {}, body, expect=Status.OK)
         peer.request(H.DELETE_CONSUMER, {"JMQConsumerID": 7}, expect=Status.OK)
     assert harness.topic("news").statistics.acknowledged == 2
+
+
+def test_consumer_receives_messages_after_redelivery_to_earlier_one_with_its_id(
+    harness: Harness,
+) -> None:
+    peer = harness.connect(JMQProtocolLevel=100)
+    session = peer.create_session()
+    peer.send("q", "a")
+    peer.consume("q", session, JMQConsumerID=7)
+    [message] = peer.delivered()
+    transaction = peer.begin(session)
+    body = encode_blocks([(7, message.sysid)], INT_BLOCK)
+    header = encode_header(transaction_id=transaction)
+    peer.request(H.ACKNOWLEDGE, {}, body, header=header, expect=Status.OK)
+    peer.request(H.DELETE_CONSUMER, {"JMQConsumerID": 7}, expect=Status.OK)
+    peer.consume("other", session, JMQConsumerID=7)
+    peer.send_packet(H.REDELIVER, {}, body, header=header)
+    peer.send("other", "b")
+    assert peer.texts() == ["b"]
+    assert harness.queue("q").waiting == 1
+    peer.drop()
+    assert harness.queue("other").consumers == 0
 
 
 def test_acknowledgements_of_messages_not_held_by_client(harness: Harness, peer: Peer) -> None:

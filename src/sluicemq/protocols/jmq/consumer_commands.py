@@ -478,10 +478,15 @@ class ConsumerCommands:
         return consumer
 
     def _remove_if_unused(self, consumer: JmsConsumer) -> None:
-        """Remove a closed consumer that has no unacked messages."""
-        if consumer.closed and not consumer.unacked.first:
-            self._consumers.pop(consumer.number, None)
-            consumer.session.consumers.pop(consumer.number, None)
+        """Remove a closed consumer that has no unacked messages.
+
+        Another one may have its number if the client has chosen it.
+        """
+        consumer_id = consumer.number
+        is_unused = consumer.closed and not consumer.unacked.first
+        if is_unused and self._consumers.get(consumer_id) is consumer:
+            del self._consumers[consumer_id]
+            consumer.session.consumers.pop(consumer_id, None)
 
     # --- transactions ------------------------------------------------------------------------
 
