@@ -713,3 +713,21 @@ def test_requests_about_transaction_that_is_being_committed(harness: Harness, pe
         replies += [status(reply) for reply in peer.receive()]
     assert sorted(replies) == [Status.OK, Status.OK, Status.PRECONDITION_FAILED]
     assert harness.bodies("q") == [b"a", b"b", b"c", b"d", b"e", b"f"]
+
+
+def test_acknowledgement_in_transaction_that_is_being_committed(
+    harness: Harness, peer: Peer
+) -> None:
+    consumer = peer.consume("in", peer.create_session())
+    peer.send("in", "x")
+    [message] = peer.delivered()
+    peer.close_consumer(consumer, message)
+    transaction = begin_large_commit(harness, peer)
+    header = encode_header(transaction_id=transaction)
+    number, data = peer.encode_request(H.ACKNOWLEDGE, {}, blocks(message), header=header)
+    peer.session.receive(data)
+    [reply] = peer.receive()
+    assert (reply.consumer_id, status(reply)) == (number, Status.PRECONDITION_FAILED)
+    peer.drop()
+    assert harness.bodies("in") == [b"x"]
+    assert harness.queue("in").waiting == 1
