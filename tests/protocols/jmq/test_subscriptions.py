@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sluicemq.broker import EngineSettings
+from sluicemq.broker import EngineSettings, Subscription
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import DestinationPrivate
 from sluicemq.model.message import Message
@@ -351,6 +352,23 @@ def test_durable_wildcard_without_topics_survives_restart(tmp_path: Path) -> Non
     harness.run_event_loop()
     harness = harness.restart()
     assert not harness.broker.durable_subscriptions
+
+
+def test_durable_subscriptions_of_deleted_topics_do_not_stay_in_memory() -> None:
+    def count() -> int:
+        gc.collect()
+        return sum(type(item) is Subscription for item in gc.get_objects())
+
+    harness = Harness()
+    topic = harness.connect().destination_properties("t", topic=True)
+    before = count()
+    for number in range(300):
+        peer = harness.connect(client_id=f"c{number}")
+        peer.close_consumer(subscribe(peer, "t", JMQDurableName="d"))
+        peer.request(H.DESTROY_DESTINATION, topic, expect=Status.OK)
+        peer.drop()
+    assert not harness.broker.durable_subscriptions
+    assert count() < before + 150
 
 
 def test_selectors_of_durable_wildcards_are_limited_for_each_topic_only() -> None:

@@ -61,6 +61,8 @@ OF_QUEUE: Final = "queue"
 _OTHER_TYPE: Final = {DURABLE: SHARED_DURABLE, SHARED_DURABLE: DURABLE}
 WILDCARD_TOPIC: Final = Address(Kind.TOPIC, "mq.sys.wildcards")
 """Topic that keeps the durable subscriptions of wildcards. No wildcard matches it."""
+_MAX_CLOSED: Final = 64
+"""Number of closed subscriptions that `Durables` tolerates besides as many as are open."""
 
 
 def subscription_name(type: str, client_id: str, name: str) -> str:
@@ -162,12 +164,15 @@ class Durables:
     """Durable subscriptions of JMQ clients by name, and the topics of shared ones. A name is one
     subscription, even if the engine has several for a wildcard."""
 
-    __slots__ = ("_broker", "_names", "_shared")
+    __slots__ = ("_added", "_broker", "_names", "_shared")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._names: dict[str, dict[str, dict[Subscription, None]]] = {}
-        """Subscriptions by client id, quoted as in the names, and name."""
+        """Subscriptions by client id, quoted as in the names, and name. Some may be closed, because
+        their topic was deleted."""
+        self._added = 0
+        """Number of calls of `add` since the last search for closed ones."""
         self._shared: dict[str, tuple[str, int]] = {}
         """Topics of the shared subscriptions that are not durable, and the numbers of their
         consumers, by name."""
@@ -193,6 +198,12 @@ class Durables:
         name = subscription.name.partition(" ")[0]
         names = self._names.setdefault(_client_part(name), {})
         names.setdefault(name, {})[subscription] = None
+        self._added += 1
+        if self._added > len(self._broker.durable_subscriptions) + _MAX_CLOSED:
+            self._added = 0
+            for names in list(self._names.values()):
+                for name in list(names):
+                    self.find(name)  # removes those that are closed
 
     def add_shared_consumer(self, name: str, topic: str) -> None:
         """Add a consumer to a shared subscription that is not durable.
