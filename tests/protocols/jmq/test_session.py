@@ -6,6 +6,7 @@ from hashlib import md5
 
 import pytest
 
+from sluicemq.broker import EngineSettings
 from sluicemq.model.access import EVERYBODY, Identity
 from sluicemq.model.errors import (
     AccessDenied,
@@ -16,6 +17,7 @@ from sluicemq.model.errors import (
 )
 from sluicemq.protocols.java import Long, loads_map
 from sluicemq.protocols.jmq.connection import SessionOptions
+from sluicemq.protocols.jmq.destinations import DEFAULTS
 from sluicemq.protocols.jmq.packets import A, GoodbyeReason, P, PacketType, Status
 from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.transport import Login, SessionInfo
@@ -835,5 +837,15 @@ def test_deleted_dead_message_queue_is_created_for_next_client() -> None:
     harness = Harness()
     harness.connect()
     harness.broker.remove(harness.queue("mq.sys.dmq"))
+    harness.connect()
+    assert harness.queue("mq.sys.dmq").settings.max_messages == 1000
+
+
+def test_client_logs_in_while_dead_message_queue_cannot_be_created() -> None:
+    harness = Harness(EngineSettings(max_destinations=1))
+    harness.limit("q", DEFAULTS)
+    harness.connect().send("q", "a", expiration=harness.clock.wall + 1)
+    harness.run_event_loop(1000)
+    assert harness.bodies("mq.sys.dmq") == [b"a"]
     harness.connect()
     assert harness.queue("mq.sys.dmq").settings.max_messages == 1000

@@ -51,7 +51,7 @@ from sluicemq.model.destination import (
     Overflow,
     Provenance,
 )
-from sluicemq.model.errors import BrokerError, DestinationNotFound
+from sluicemq.model.errors import BrokerError, DestinationNotFound, LimitExceeded
 from sluicemq.model.message import BodyKind, Durability, Message, Property
 from sluicemq.protocols.java import Long, Value, dumps_map
 from sluicemq.protocols.jmq.fields import DEAD_MESSAGES, format_name, read_name
@@ -201,11 +201,17 @@ def find_or_create(broker: Broker, address: Address, creator: str | None) -> Des
 
 
 def create_dead_messages(broker: Broker) -> None:
-    """Create the dead message queue, which drops old messages for new ones, if it is missing."""
+    """Create the dead message queue, which drops old messages for new ones, if it is missing.
+
+    While there are too many destinations, the first dead letter creates it.
+    """
     broker.destinations.drop_dead_letters(DEAD_MESSAGES)
     existing = broker.destinations.find(DEAD_MESSAGES)
     if existing is None or existing.automatic:
-        broker.destinations.declare(DEAD_MESSAGES, DEAD_MESSAGES_SETTINGS, provenance=Provenance())
+        with suppress(LimitExceeded):
+            broker.destinations.declare(
+                DEAD_MESSAGES, DEAD_MESSAGES_SETTINGS, provenance=Provenance()
+            )
 
 
 def accepts_replies(destination: Destination | None) -> bool:
