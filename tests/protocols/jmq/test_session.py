@@ -818,6 +818,17 @@ def test_long_requests_do_not_delay_other_clients() -> None:
     assert numbers == [number for number, _ in requests]
 
 
+def test_many_requests_for_unique_ids_do_not_delay_other_clients() -> None:
+    harness = Harness()
+    peer = harness.connect()
+    harness.scan_time.limit = 2
+    request = encode_packet(H.GENERATE_UID, A, 0, {"JMQQuantity": 10_000})
+    peer.session.receive(request * 8)
+    assert len(peer.receive()) == 3
+    harness.run_event_loop()
+    assert len(peer.receive()) == 5
+
+
 def test_long_requests_wait_while_client_does_not_read() -> None:
     harness = Harness()
     peer = harness.connect()

@@ -112,11 +112,13 @@ _LONG_REQUESTS: Final = frozenset(
         PacketType.DELETE_CONSUMER,
         PacketType.DESTROY_SESSION,
         PacketType.SET_CLIENTID,
+        PacketType.GENERATE_UID,
         PacketType.RECOVER_TRANSACTION,
     }
 )
-"""Requests whose time depends on the number of consumers, subscriptions or transactions. They and
-messages to wildcards use the time for scans, so that many of them do not delay other clients."""
+"""Requests whose time depends on the number of consumers, subscriptions, transactions or ids. They
+and messages to wildcards use the time for scans, so that many of them do not delay other clients.
+"""
 
 _COUNT_BITS: Final = 22
 """Bits of a unique id below the time: more ids per millisecond than the broker ever assigns."""
