@@ -9,6 +9,7 @@ import pytest
 from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.message import Durability
+from sluicemq.protocols.channel import MAX_UNCONFIRMED
 from sluicemq.protocols.java import Long, dumps_map
 from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.fields import format_name
@@ -325,6 +326,29 @@ def test_blocked_messages_are_published_after_connection_closes(
     purge(harness.broker, harness.queue("q"))
     harness.run_event_loop()
     assert harness.bodies("q") == [b"c"]
+
+
+@pytest.mark.parametrize("is_behind_request", [False, True])
+def test_reading_pauses_while_too_many_large_messages_are_not_durable(
+    harness: Harness, peer: Peer, is_behind_request: bool
+) -> None:
+    message = data = peer.message("q", bytes(1 << 20))
+    if is_behind_request:
+        data += peer.encode_request(H.STOP)[1] * 2 + message
+        harness.scan_time.limit = 1
+    for _ in range(MAX_UNCONFIRMED // len(data) + 1):
+        assert not peer.transport.paused
+        harness.broker.scans.end_iteration()
+        for start in range(0, len(data), 1 << 16):
+            peer.session.receive(data[start : start + (1 << 16)])
+        if is_behind_request:
+            assert peer.session.buffered == len(message)
+            harness.broker.scans.end_iteration()
+            harness.broker.scans.run()
+            assert peer.session.buffered == 0
+    assert peer.transport.paused
+    harness.run_event_loop()
+    assert not peer.transport.paused
 
 
 # --- resent messages -----------------------------------------------------------------------------

@@ -273,11 +273,14 @@ class JmqSession:
         if channel.ended:
             return
         self._idle_checks = 0
-        packets = self._decoder.feed(data)
+        decoder = self._decoder
+        size = len(data) + decoder.buffered
+        packets = decoder.feed(data)
+        size -= decoder.buffered
         if channel.held_frames is not None:
-            channel.hold(packets, len(data))
+            channel.hold(packets, size)
         else:
-            self._handle(packets, len(data))
+            self._handle(packets, size)
 
     @property
     def buffered(self) -> int:
@@ -394,7 +397,9 @@ class JmqSession:
                 self._continue_later()
             if channel.held_frames is not None:
                 if remaining := packets[index if repeats_packet else index + 1 :]:
-                    channel.hold(remaining, size)
+                    held_size = sum(len(item.head) + len(item.body) for item in remaining)
+                    size -= held_size
+                    channel.hold(remaining, held_size)
                 break
         self._producers.publisher.confirm(size)
         self._consumer_commands.confirm()
