@@ -332,6 +332,7 @@ def test_blocked_messages_are_published_after_connection_closes(
 def test_reading_pauses_while_too_many_large_messages_are_not_durable(
     harness: Harness, peer: Peer, is_behind_request: bool
 ) -> None:
+    peer.create("q")
     message = data = peer.message("q", bytes(1 << 20))
     if is_behind_request:
         data += peer.encode_request(H.STOP)[1] * 2 + message

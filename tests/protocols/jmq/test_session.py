@@ -8,6 +8,7 @@ import pytest
 
 from sluicemq.broker import EngineSettings
 from sluicemq.model.access import EVERYBODY, Identity
+from sluicemq.model.destination import DestinationSettings
 from sluicemq.model.errors import (
     AccessDenied,
     AccessError,
@@ -827,6 +828,25 @@ def test_many_requests_for_unique_ids_do_not_delay_other_clients() -> None:
     assert len(peer.receive()) == 3
     harness.run_event_loop()
     assert len(peer.receive()) == 5
+
+
+@pytest.mark.parametrize("kind", [H.ADD_PRODUCER, H.CREATE_DESTINATION, H.TEXT_MESSAGE])
+@pytest.mark.parametrize("max_message_bytes", [0, 1])
+def test_many_new_topics_do_not_delay_other_clients(kind: int, max_message_bytes: int) -> None:
+    defaults = DestinationSettings(max_message_bytes=max_message_bytes)
+    harness = Harness(EngineSettings(default_destination=defaults))
+    peer = harness.connect()
+    harness.scan_time.limit = 2
+    for number in range(8):
+        name = f"t{number}"
+        data = encode_packet(kind, A, 0, peer.destination_properties(name, topic=True))
+        if kind == H.TEXT_MESSAGE:
+            data = peer.message(name, "body", True, A)
+        peer.session.receive(data)
+    assert len(harness.broker.destinations) == 4  # with the dead message queue
+    harness.run_event_loop()
+    assert len(peer.receive()) == 8
+    assert len(harness.broker.destinations) == 9
 
 
 def test_long_requests_wait_while_client_does_not_read() -> None:

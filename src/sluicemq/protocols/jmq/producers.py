@@ -167,7 +167,8 @@ class Producers:
     # --- sending -----------------------------------------------------------------------------
 
     def send(self, packet: Packet) -> bool:
-        """Process a message; return whether it was for all topics that match a wildcard.
+        """Process a message; return whether it was for all topics that match a wildcard, or for a
+        destination that it has created.
 
         Raises RejectedRequest, AccessDenied, BrokerError, ProtocolError, SearchPending.
         """
@@ -175,8 +176,11 @@ class Producers:
         message = message_of(packet, self._connection.sender, self._persistent, self._transient)
         header = packet.variable
         destination = (self._queues if flags & Q else self._topics).get(header)
+        is_long = False
         if destination is None or destination.removed:
+            count = len(self._broker.destinations)
             destination = self._find(header, message.destination)
+            is_long = destination is None or len(self._broker.destinations) > count
         if destination is None:
             is_accepted = self._publish_copies(packet, header, message)
         else:
@@ -185,7 +189,7 @@ class Producers:
         # a journaled message without replies is accepted too: its size counts until it is on disk
         if is_accepted and (flags & _ANSWERED or message.durability):
             self.publisher.accepted.append(packet)
-        return destination is None
+        return is_long
 
     def _publish(
         self,

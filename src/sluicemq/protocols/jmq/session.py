@@ -110,15 +110,17 @@ _LONG_REQUESTS: Final = frozenset(
         PacketType.STOP,
         PacketType.ADD_CONSUMER,
         PacketType.DELETE_CONSUMER,
+        PacketType.ADD_PRODUCER,
+        PacketType.CREATE_DESTINATION,
         PacketType.DESTROY_SESSION,
         PacketType.SET_CLIENTID,
         PacketType.GENERATE_UID,
         PacketType.RECOVER_TRANSACTION,
     }
 )
-"""Requests whose time depends on the number of consumers, subscriptions, transactions or ids. They
-and messages to wildcards use the time for scans, so that many of them do not delay other clients.
-"""
+"""Requests whose time depends on the number of consumers, subscriptions, transactions or ids: a new
+topic is compared with all wildcards. They and messages to wildcards and to new destinations use the
+time for scans, so that many of them do not delay other clients."""
 
 _COUNT_BITS: Final = 22
 """Bits of a unique id below the time: more ids per millisecond than the broker ever assigns."""
@@ -380,6 +382,7 @@ class JmqSession:
                     uses_scan_time = kind in _LONG_REQUESTS
                     self._find_handler(kind)(packet)
             except REQUEST_ERRORS as error:
+                uses_scan_time = True  # a refused message may have created its destination
                 self._refuse(packet, error)
             except SelectorPending as pending:
                 repeats_packet = True
