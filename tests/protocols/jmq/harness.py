@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -388,6 +391,21 @@ class Peer(SessionPeer):
 def blocks(*messages: Packet) -> bytes:
     """Return the body of an ACKNOWLEDGE of these deliveries."""
     return encode_blocks([(message.consumer_id, message.sysid) for message in messages])
+
+
+@contextmanager
+def processor_time(elapsed: list[float]) -> Iterator[None]:
+    """Append the processor time of the context, in seconds.
+
+    Garbage collection is disabled, because its time depends on all objects of the test process.
+    """
+    gc.disable()
+    try:
+        start = time.process_time()
+        yield
+        elapsed.append(time.process_time() - start)
+    finally:
+        gc.enable()
 
 
 def _int(value: Property) -> int:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
 from sluicemq.model.destination import DestinationSettings
@@ -15,7 +10,7 @@ from sluicemq.protocols.jmq import consumer_commands
 from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.fields import encode_blocks
 from sluicemq.protocols.jmq.packets import AckMode, C, PacketType, R, Status
-from tests.protocols.jmq.harness import Harness, Peer, blocks
+from tests.protocols.jmq.harness import Harness, Peer, blocks, processor_time
 
 H = PacketType
 
@@ -23,21 +18,6 @@ H = PacketType
 def delivery_counts(peer: Peer) -> list[int]:
     """Return the delivery counts of the messages received."""
     return [packet.variable.delivery_count for packet in peer.delivered()]
-
-
-@contextmanager
-def processor_time(elapsed: list[float]) -> Iterator[None]:
-    """Append the processor time of the context, in seconds.
-
-    Garbage collection is disabled, because its time depends on all objects of the test process.
-    """
-    gc.disable()
-    try:
-        start = time.process_time()
-        yield
-        elapsed.append(time.process_time() - start)
-    finally:
-        gc.enable()
 
 
 # --- REDELIVER -----------------------------------------------------------------------------------

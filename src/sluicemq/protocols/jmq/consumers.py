@@ -275,7 +275,7 @@ class JmsConsumer:
             if pattern is None:
                 self._attach_to_address()
             else:
-                self._broker.destinations.creations.append(self._attach_to_new_topic)
+                self._durables.wildcard_consumers[self._attach_to_new_topic] = None
                 if terms.durable:
                     self._attach_to(wildcard_topic(self._broker))
                 for topic in matching_topics(self._broker, pattern):
@@ -639,7 +639,7 @@ class JmsConsumer:
         if self.terms.type == SHARED:
             self._durables.remove_shared_consumer(self.terms.name)
         if self._pattern is not None:
-            self._broker.destinations.creations.remove(self._attach_to_new_topic)
+            del self._durables.wildcard_consumers[self._attach_to_new_topic]
         return self.pauses.take_consumers()
 
     def _delete_unused_subscriptions(self, engine_consumers: list[Consumer]) -> None:

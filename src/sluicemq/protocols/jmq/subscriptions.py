@@ -32,6 +32,7 @@ ADD_CONSUMER; JMS 2.0 section 8.3.)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -162,9 +163,12 @@ def may_use_subscription(identity: Identity, subscription: Subscription) -> bool
 
 class Durables:
     """Durable subscriptions of JMQ clients by name, and the topics of shared ones. A name is one
-    subscription, even if the engine has several for a wildcard."""
+    subscription, even if the engine has several for a wildcard.
 
-    __slots__ = ("_added", "_broker", "_names", "_shared")
+    wildcard_consumers  functions that attach the consumers of wildcards to a new topic
+    """
+
+    __slots__ = ("_added", "_broker", "_names", "_shared", "wildcard_consumers")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -176,6 +180,7 @@ class Durables:
         self._shared: dict[str, tuple[str, int]] = {}
         """Topics of the shared subscriptions that are not durable, and the numbers of their
         consumers, by name."""
+        self.wildcard_consumers: dict[Callable[[Destination], None], None] = {}
         broker.destinations.refuse_messages(WILDCARD_TOPIC)
         for subscription in list(broker.durable_subscriptions.values()):
             if subscription.name.partition(":")[0] in _OTHER_TYPE:
@@ -224,11 +229,10 @@ class Durables:
     # --- wildcards ---------------------------------------------------------------------------
 
     def _subscribe_to_new_topic(self, topic: Destination) -> None:
-        """Extend the durable subscriptions of wildcards that match a new topic to it."""
+        """Extend the durable subscriptions of wildcards that match a new topic to it, then attach
+        their consumers."""
         kept = self._broker.destinations.find(WILDCARD_TOPIC)
-        if kept is None:
-            return
-        for subscription in list(kept.subscriptions.values()):
+        for subscription in list(kept.subscriptions.values()) if kept is not None else ():
             pattern = _pattern_in(subscription.name) if subscription.durable else None
             if pattern is not None and matches_topic(pattern, topic):
                 with suppress(BrokerError):
@@ -242,6 +246,8 @@ class Durables:
                         owner=subscription.owner,
                     )
                     self.add(extension)
+        for attach in list(self.wildcard_consumers):
+            attach(topic)
 
     # --- owners ------------------------------------------------------------------------------
 
