@@ -121,8 +121,13 @@ def replay(
                 if progress is not None:
                     progress(delivery.written.rows, total)
         result = delivery.finish()
-    bad_rows = result.dead_lettered + result.dropped
-    return ReplayResult(write_id, result.rows, result.written, result.already, bad_rows)
+    return ReplayResult(
+        write_id,
+        result.rows,
+        result.written,
+        result.already,
+        result.dead_lettered + result.dropped,
+    )
 
 
 def _begin_window(delivery: PartitionWriter, started: float, due: float) -> float:

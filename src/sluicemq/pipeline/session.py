@@ -240,8 +240,11 @@ def _spark_defaults() -> dict[str, str]:
         lines = file.read_text().splitlines()
     except OSError:
         return {}
-    matches = (_SETTING.fullmatch(line.strip()) for line in lines)
-    return {match["name"]: match["value"] for match in matches if match}
+    return {
+        match["name"]: match["value"]
+        for match in (_SETTING.fullmatch(line.strip()) for line in lines)
+        if match
+    }
 
 
 def _use_local_home(effective: dict[str, str]) -> None:

@@ -198,10 +198,8 @@ class LakeWriter:
                 may_need_udf=may_need_udf,
                 may_have_topics=bool(facts["may_have_topics"]),
             )
-            application = self._application
-            if any_late:
-                application = self._lake.append_application(self._journal)
-            tag = Tag(application, result.last)
+            late_application = self._lake.append_application(self._journal)
+            tag = Tag(late_application if any_late else self._application, result.last)
             table.append(rows if any_new else rows.where("false"), tag, size=facts["rows"])
             self._appended = result.last
         if any_late:

@@ -235,5 +235,8 @@ class Lake:
 
 def journals(applications: Iterable[str]) -> dict[str, str]:
     """Return the journal of each broker, from the applications of a table's tags."""
-    matches = map(_APPLICATION.fullmatch, applications)
-    return {match["broker"]: match["source"] for match in matches if match}
+    return {
+        match["broker"]: match["source"]
+        for match in map(_APPLICATION.fullmatch, applications)
+        if match
+    }

@@ -50,8 +50,9 @@ class PipelineMetrics:
             registry=self.registry,
         )
         for table in definition.tables:
-            failed = {item.name: 0 for item in table.expectations}
-            self.add({table.name: TableCounts(failed=failed)})
+            self.add(
+                {table.name: TableCounts(failed={item.name: 0 for item in table.expectations})}
+            )
 
     def add(self, counts: Mapping[str, TableCounts]) -> None:
         for table, count in counts.items():

@@ -438,12 +438,16 @@ class Checkpoint:
         return int(json.loads(self._last_line("offsets", batch))["sequence"])
 
     def _last_line(self, log: str, batch: int) -> str:
-        file = HadoopPath(self._spark, f"{self.location}/{log}/{batch}")
-        return file.read_text().splitlines()[-1]
+        return (
+            HadoopPath(self._spark, f"{self.location}/{log}/{batch}").read_text().splitlines()[-1]
+        )
 
     def _batches(self, log: str) -> list[int]:
-        names = HadoopPath(self._spark, f"{self.location}/{log}").names()
-        return [int(name) for name in names if name.isdigit()]
+        return [
+            int(name)
+            for name in HadoopPath(self._spark, f"{self.location}/{log}").names()
+            if name.isdigit()
+        ]
 
 
 def _prepare_source(spark: SparkSession) -> None:

@@ -55,8 +55,7 @@ def silver(
     """
     rows = _sum(_facts(events, may_need_udf), broker, may_have_topics)
     derived = _derived({name: name for name in rows.columns})
-    columns = {name: f.expr(expression) for name, expression in derived.items()}
-    return rows.withColumns(columns).select(*SILVER.names)
+    return rows.withColumns({name: f.expr(derived[name]) for name in derived}).select(*SILVER.names)
 
 
 def sum_sql(name: str) -> str:
