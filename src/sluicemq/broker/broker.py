@@ -597,10 +597,19 @@ class Broker:
         return True
 
     def dead_letter(
-        self, subscription: Subscription, sequence: int, reason: str, *, force: bool = False
+        self,
+        subscription: Subscription,
+        sequence: int,
+        reason: str,
+        *,
+        force: bool = False,
+        consumer: Consumer | None = None,
     ) -> bool:
-        """Remove a delivered message; `force` dead-letters it even if `dead_letter` is not set."""
-        return dead_letter(subscription, sequence, reason, force)
+        """Remove a delivered message; `force` dead-letters it even if `dead_letter` is not set.
+
+        `consumer` is the one that holds it, None = the one that is found to hold it.
+        """
+        return dead_letter(subscription, sequence, reason, force, consumer)
 
     # --- iterations --------------------------------------------------------------------------
 

@@ -239,17 +239,25 @@ def _remove_requeued(subscription: Subscription, sequence: int) -> Delivery | No
     return delivery
 
 
-def remove_delivered(subscription: Subscription, sequence: int) -> Delivery | None:
+def remove_delivered(
+    subscription: Subscription, sequence: int, consumer: Consumer | None = None
+) -> Delivery | None:
     """Remove a message that has been delivered before and return it, or None.
 
     The message may be unacked, or have been requeued since.
     """
-    return remove_unacked(subscription, sequence) or _remove_requeued(subscription, sequence)
+    delivery = remove_unacked(subscription, sequence, consumer)
+    return delivery or _remove_requeued(subscription, sequence)
 
 
-def remove_unacked(subscription: Subscription, sequence: int) -> Delivery | None:
-    """Remove an unacked delivery from its consumer and restore the consumer's credit."""
-    for consumer in subscription.all_consumers:
+def remove_unacked(
+    subscription: Subscription, sequence: int, holder: Consumer | None = None
+) -> Delivery | None:
+    """Remove an unacked delivery from its consumer, `holder` if that is known, and restore the
+    consumer's credit.
+    """
+    consumers = subscription.all_consumers if holder is None else (holder,)
+    for consumer in consumers:
         delivery = consumer.unacked.pop(sequence, None)
         if delivery is not None:
             remove_drained_consumer(consumer)
@@ -443,9 +451,15 @@ def _retry_refused(subscription: Subscription) -> None:
         _schedule_retry(subscription, milliseconds)
 
 
-def dead_letter(subscription: Subscription, sequence: int, reason: str, force: bool) -> bool:
+def dead_letter(
+    subscription: Subscription,
+    sequence: int,
+    reason: str,
+    force: bool,
+    consumer: Consumer | None = None,
+) -> bool:
     """Dead-letter a delivered message; return False if no such delivery exists."""
-    delivery = remove_delivered(subscription, sequence)
+    delivery = remove_delivered(subscription, sequence, consumer)
     if delivery is None:
         return False
     if reason == "expired":

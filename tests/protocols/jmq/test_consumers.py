@@ -14,7 +14,14 @@ from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.fields import INT_BLOCK, class_of, encode_blocks, encode_header
 from sluicemq.protocols.jmq.mapping import sysid_of
 from sluicemq.protocols.jmq.packets import AckMode, I, P, PacketType, Q, R, Status
-from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, status
+from tests.protocols.jmq.harness import (
+    Harness,
+    Peer,
+    blocks,
+    encode_sysid,
+    processor_time,
+    status,
+)
 from tests.support.broker import purge
 
 H = PacketType
@@ -341,6 +348,23 @@ def test_two_messages_with_same_id_are_acked_separately(harness: Harness, peer: 
 
 
 # --- poison messages -----------------------------------------------------------------------------
+
+
+def test_dead_messages_cost_the_same_with_many_consumers(harness: Harness) -> None:
+    elapsed: list[float] = []
+    for other_consumers in (0, 5000):
+        peer = harness.connect()
+        session = peer.create_session()
+        for _ in range(other_consumers):
+            peer.consume("q", session, size=0)
+        peer.consume("q", session)
+        peer.send_bytes(b"".join([peer.message("q", b"x") for _ in range(500)]))
+        messages = peer.delivered()
+        with processor_time(elapsed):
+            peer.send_packet(H.ACKNOWLEDGE, {"JMQAckType": 2}, blocks(*messages))
+        assert harness.queue("q").unacked == 0
+        peer.drop()
+    assert elapsed[1] < 3 * elapsed[0]
 
 
 @pytest.mark.parametrize(("reason", "expected"), [(0, "UNDELIVERABLE"), (1, "EXPIRED")])

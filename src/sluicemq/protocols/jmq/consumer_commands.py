@@ -544,7 +544,9 @@ class ConsumerCommands:
                 reroute(self._broker, engine_consumer, delivery)
             else:
                 reason = "expired" if is_expired else GIVEN_UP
-                self._broker.dead_letter(delivery.subscription, delivery.sequence, reason)
+                self._broker.dead_letter(
+                    delivery.subscription, delivery.sequence, reason, consumer=engine_consumer
+                )
 
     # --- REDELIVER ---------------------------------------------------------------------------
 

@@ -697,4 +697,10 @@ def reroute(
     if (has_others or not too_large) and delivery.attempts < MAX_REROUTED:
         broker.release(engine_consumer, [delivery.sequence])
     else:
-        broker.dead_letter(delivery.subscription, delivery.sequence, GIVEN_UP, force=too_large)
+        broker.dead_letter(
+            delivery.subscription,
+            delivery.sequence,
+            GIVEN_UP,
+            force=too_large,
+            consumer=engine_consumer,
+        )
