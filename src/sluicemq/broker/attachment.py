@@ -14,6 +14,7 @@ not dispatched to that kind again, and costs other queues nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, Final
 
 from sluicemq.broker.dispatch import dispatch
@@ -177,9 +178,13 @@ def _leave_pending_queue(consumer: Consumer) -> None:
 
 
 def _end_removal(subscription: Subscription) -> None:
-    if subscription.destination.settings.active_consumers:
-        activate_consumers(subscription)
-    subscription.destination.restart_idle_time()
+    """Activate the standby, if any, that takes the place of a removed consumer."""
+    destination = subscription.destination
+    for consumer in islice(subscription.consumers, destination.settings.active_consumers):
+        if not consumer.active:
+            consumer.active = True
+            mark_available(consumer)
+    destination.restart_idle_time()
 
 
 MAX_DECLINED: Final = 4096

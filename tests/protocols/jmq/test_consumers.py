@@ -13,7 +13,7 @@ from sluicemq.model.message import Message
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.fields import INT_BLOCK, class_of, encode_blocks, encode_header
 from sluicemq.protocols.jmq.mapping import sysid_of
-from sluicemq.protocols.jmq.packets import AckMode, I, P, PacketType, Q, R, Status
+from sluicemq.protocols.jmq.packets import AckMode, DestType, I, P, PacketType, Q, R, Status
 from tests.protocols.jmq.harness import (
     Harness,
     Peer,
@@ -348,6 +348,22 @@ def test_two_messages_with_same_id_are_acked_separately(harness: Harness, peer: 
 
 
 # --- poison messages -----------------------------------------------------------------------------
+
+
+def test_end_of_standby_consumers_takes_no_longer_than_of_others(harness: Harness) -> None:
+    elapsed: list[float] = []
+    for flavour in (DestType.ROUND_ROBIN, DestType.FAILOVER):
+        peer = harness.connect()
+        session = peer.create_session()
+        name = f"q{flavour}"
+        properties = {"JMQDestination": name, "JMQDestType": DestType.QUEUE | flavour}
+        peer.request(H.CREATE_DESTINATION, properties, expect=Status.OK)
+        for _ in range(2000):
+            peer.consume(name, session)
+        with processor_time(elapsed):
+            peer.drop()
+        assert harness.queue(name).consumers == 0
+    assert elapsed[1] < 3 * elapsed[0]
 
 
 def test_dead_messages_cost_the_same_with_many_consumers(harness: Harness) -> None:
