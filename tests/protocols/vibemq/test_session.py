@@ -537,6 +537,20 @@ def test_publish_is_answered_in_order_when_durable(harness: Harness) -> None:
     assert [frame.id for frame in peer.frames()] == [str(n) for n in range(9)]
 
 
+def test_reading_pauses_while_too_many_frames_of_several_reads_are_not_durable(
+    harness: Harness,
+) -> None:
+    peer = harness.connect()
+    publish = wire.encode(Frame(wire.PUBLISH, "m", "q", b'"%b"' % (b"x" * 200_000)))
+    for _ in range(MAX_UNCONFIRMED // len(publish) + 1):
+        assert not peer.transport.paused
+        for start in range(0, len(publish), 1 << 14):
+            peer.session.receive(publish[start : start + (1 << 14)])
+    assert peer.transport.paused
+    harness.run_event_loop()
+    assert not peer.transport.paused
+
+
 @pytest.mark.parametrize("first", [wire.SUBSCRIBE, wire.CONNECT])
 def test_reading_pauses_while_too_many_bytes_behind_long_requests_are_not_durable(
     first: int,

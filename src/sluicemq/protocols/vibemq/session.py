@@ -171,10 +171,14 @@ class VibemqSession:
         if channel.ended:
             return
         decoder = self._decoder
+        size = len(data)
+        begun = decoder.buffered
         frames = decoder.feed(data)
+        if frames:
+            size += begun
         if self._options.rate_limit:
             frames = self._refuse_excess(frames)
-        size = len(data) + decoder.unpacked
+        size += decoder.unpacked
         if channel.held_frames is not None:
             channel.hold(frames, size)
         else:
