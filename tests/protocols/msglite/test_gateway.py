@@ -54,6 +54,19 @@ def worker(harness: Harness) -> Worker:
     return Worker(harness)
 
 
+VALUES = {f"key {number}": number for number in range(2000)}
+"""A map that is converted in another thread."""
+
+
+def publish_map(harness: Harness, worker: Worker, count: int = 1) -> None:
+    """Publish JMS messages with VALUES to the worker's reply address."""
+    reply = harness.broker.destinations.queue(worker.reply.decode())
+    for _ in range(count):
+        message = Message(reply.address, java.dumps_map(VALUES), BodyKind.MAP, Origin.JMQ)
+        harness.broker.publish(reply, message)
+    harness.run_event_loop()
+
+
 # --- requests ----------------------------------------------------------------------------------
 
 
@@ -93,11 +106,7 @@ def test_response_of_jms_client_is_converted_in_another_thread(
     worker.next_request()
     worker.reply_with(OK)
     client.take_bytes()
-    values = {f"key {number}": number for number in range(2000)}
-    reply = harness.broker.destinations.queue(worker.reply.decode())
-    body = java.dumps_map(values)
-    harness.broker.publish(reply, Message(reply.address, body, BodyKind.MAP, Origin.JMQ))
-    harness.run_event_loop()
+    publish_map(harness, worker)
     worker.reply_with(b"!")
     assert client.take_bytes() == b""
     worker.reply_with(b"")
@@ -105,7 +114,7 @@ def test_response_of_jms_client_is_converted_in_another_thread(
     harness.background.run()
     harness.run_event_loop()
     response = client.take_bytes()
-    assert (json.loads(response[:-1]), response[-1:]) == (values, b"!")
+    assert (json.loads(response[:-1]), response[-1:]) == (VALUES, b"!")
     assert not client.open
 
 
@@ -118,12 +127,7 @@ def test_parts_are_converted_as_client_reads(
     client.take_bytes()
     client.transport.stalled = True
     worker.reply_with(b"!")
-    reply = harness.broker.destinations.queue(worker.reply.decode())
-    values = {f"key {number}": number for number in range(2000)}
-    for _ in range(2):
-        message = Message(reply.address, java.dumps_map(values), BodyKind.MAP, Origin.JMQ)
-        harness.broker.publish(reply, message)
-    harness.run_event_loop()
+    publish_map(harness, worker, 2)
     harness.background.run()
     harness.run_event_loop()
     assert not harness.background.jobs
@@ -133,16 +137,13 @@ def test_parts_are_converted_as_client_reads(
         harness.run_event_loop()
         harness.background.run()
         harness.run_event_loop()
-    assert client.take_bytes() == 2 * json.dumps(values, separators=(",", ":")).encode()
+    assert client.take_bytes() == 2 * json.dumps(VALUES, separators=(",", ":")).encode()
 
 
 def test_conversion_ends_with_connection(harness: Harness, client: Peer, worker: Worker) -> None:
     client.send_bytes(GET)
     worker.next_request()
-    reply = harness.broker.destinations.queue(worker.reply.decode())
-    body = java.dumps_map(dict.fromkeys(map(str, range(2000)), 1))
-    harness.broker.publish(reply, Message(reply.address, body, BodyKind.MAP, Origin.JMQ))
-    harness.run_event_loop()
+    publish_map(harness, worker)
     client.drop()
     harness.background.run()
     harness.run_event_loop()
