@@ -173,7 +173,7 @@ class Operations:
             _expect_no_transaction(delivery)
         for delivery in deliveries:
             if delivery.state == UNACKED:
-                remove_unacked(subscription, delivery.sequence)
+                remove_unacked(subscription, delivery.sequence, delivery.consumer)
             else:
                 remove_waiting(delivery)
         compact_pending_queues(subscription)
