@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.broker import Window
-from sluicemq.model.errors import SubscriptionInUse
-from tests.support.broker import BrokerFixture, TypeSelector
+from sluicemq.broker import Consumer, Delivery, Destination, Window
+from sluicemq.model.errors import JournalFailed, SubscriptionInUse
+from tests.support.broker import BrokerFixture, Reader, TypeSelector
 
 
 def test_consumers_are_served_round_robin() -> None:
@@ -210,3 +210,44 @@ def test_paused_queue_accepts_and_delivers_later() -> None:
     fixture.broker.destinations.set_paused(queue, False)
     fixture.broker.flush()
     assert (reader.got(), late_reader.got()) == (["a"], ["b"])
+
+
+class FailingReader(Reader):
+    """A consumer whose session cannot process its deliveries."""
+
+    error: Exception = ValueError("a defect")
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        super().deliver(consumer, deliveries)
+        raise self.error
+
+
+def attach_failing(fixture: BrokerFixture, queue: Destination, credit: int) -> FailingReader:
+    reader = FailingReader(fixture.broker)
+    reader.consumer = fixture.broker.attach(queue.queue, reader, Window(credit, True))
+    return reader
+
+
+@pytest.mark.parametrize("credit", [1, 100])
+def test_session_that_cannot_process_its_deliveries_affects_no_other(credit: int) -> None:
+    fixture = BrokerFixture()
+    faults: list[tuple[Consumer, Exception]] = []
+    fixture.broker.on_fault(lambda consumer, error: faults.append((consumer, error)))
+    queue = fixture.queue()
+    failing = attach_failing(fixture, queue, credit)
+    reader = fixture.read(queue)
+    fixture.send(queue, "a", "b", "c")
+    fixture.send(queue, "d")
+    assert faults == [(failing.consumer, FailingReader.error)]
+    failing.detach()  # as at the end of its connection
+    assert sorted(reader.got()) == ["a", "b", "c", "d"]
+    assert queue.queue.unacked == 4
+
+
+def test_error_of_journal_in_session_is_raised() -> None:
+    fixture = BrokerFixture()
+    fixture.broker.on_fault(lambda consumer, error: None)
+    queue = fixture.queue()
+    attach_failing(fixture, queue, 100).error = JournalFailed("no space")
+    with pytest.raises(JournalFailed):
+        fixture.send(queue, "a")

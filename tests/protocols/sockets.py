@@ -86,6 +86,9 @@ class SocketTransport(asyncio.Protocol):
     def claim_user(self, user: str) -> None:
         pass  # the tests have no limit
 
+    def call(self, callback: Callable[..., object], *arguments: object) -> None:
+        callback(*arguments)
+
     def replace_session(self, session: Session) -> None:
         self.session = session
 

@@ -14,6 +14,7 @@ import structlog
 from sluicemq.protocols.transport import Login, SessionInfo
 from sluicemq.server.connection import Connection
 from sluicemq.server.input_budget import InputBudget
+from sluicemq.server.listener import ConnectionRegistry
 
 
 class SocketTransport:
@@ -249,6 +250,34 @@ def test_error_in_session_aborts_only_its_connection(fixture: ConnectionFixture)
     ]
     assert fixture.transport.calls == ["write", "abort"]
     assert fixture.session.calls[-1] == "closed"
+
+
+def test_error_in_deliver_aborts_only_connection_of_consumer(fixture: ConnectionFixture) -> None:
+    failing = ConnectionFixture()
+    consumer: Any = object()
+    failing.session.consumers = lambda: [consumer]  # type: ignore[attr-defined]
+    fixture.session.consumers = lambda: []  # type: ignore[attr-defined]
+    admission = SimpleNamespace(connections=[fixture.connection, failing.connection])
+    listeners: Any = [SimpleNamespace(admission=admission)]
+    connections = ConnectionRegistry(listeners, InputBudget(1000, 30.0))
+    with structlog.testing.capture_logs() as entries:
+        for _ in range(2):
+            connections.end_faulty(consumer, ValueError("a defect"))
+    assert [entry["event"] for entry in entries if entry["log_level"] == "error"] == [
+        "internal error",
+        "internal error of a closed connection",
+    ]
+    assert (fixture.transport.calls, failing.transport.calls) == ([], ["abort"])
+
+
+def test_error_in_function_called_by_engine_aborts_connection(fixture: ConnectionFixture) -> None:
+    with structlog.testing.capture_logs() as entries:
+        fixture.connection.call(fixture.session.receive, b"")
+        fixture.session.fault = "receive"
+        fixture.connection.call(fixture.session.receive, b"")
+    assert [entry["event"] for entry in entries] == ["internal error"]
+    assert fixture.transport.calls == ["abort"]
+    assert fixture.session.calls == ["receive", "receive", "closed"]
 
 
 # --- disconnecting --------------------------------------------------------------------------------

@@ -154,6 +154,22 @@ class RecordedTransport:
         self.harness.timers.append(timer)
         return timer
 
+    def call(self, callback: Callable[..., object], *arguments: object) -> None:
+        callback(*arguments)
+
+    def catch_faults(self) -> list[Exception]:
+        """Return the list to which errors of `call` are added from now on, instead of raised."""
+        faults: list[Exception] = []
+
+        def call(callback: Callable[..., object], *arguments: object) -> None:
+            try:
+                callback(*arguments)
+            except Exception as error:
+                faults.append(error)
+
+        self.call = call  # type: ignore[method-assign]
+        return faults
+
     def replace_session(self, session: Session) -> None:
         self.session = session
 

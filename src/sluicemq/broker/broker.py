@@ -44,6 +44,7 @@ from sluicemq.broker.subscription import (
     expire,
     mark_available,
     remove_delivered,
+    suspend,
 )
 from sluicemq.broker.transaction import Transactions
 from sluicemq.journal.format import MAX_REFERENCES, Cause
@@ -63,6 +64,10 @@ MAX_DURABLE_SUBSCRIPTIONS: Final = MAX_REFERENCES - 1
 each of them, and one for the topic's group."""
 _NO_OWNER: Final = object()
 """Stands for the owner of a temporary destination that has been deleted."""
+
+
+def _raise_fault(consumer: Consumer, error: Exception) -> None:
+    raise error
 
 
 class Broker:
@@ -102,6 +107,7 @@ class Broker:
         self.publisher = Publisher(self.core, self.destinations)
         self.group_commit = GroupCommit(self.core, self.publisher)
         self.dead_letters = self.core.dead_letters
+        self.core.on_fault = _raise_fault
         self.core.move_to_dead_letters = self.publisher.move_to_dead_letters
         self.durable_subscriptions: dict[int, Subscription] = {}
         self.next_subscription = 1
@@ -156,6 +162,12 @@ class Broker:
     def on_flush_needed(self, callback: Callable[[], None]) -> None:
         """Set the function that arranges for a flush, outside of an event loop iteration."""
         self.core.schedule_flush = callback
+
+    def on_fault(self, callback: Callable[[Consumer, Exception], object]) -> None:
+        """Set the function that ends the connection of a consumer whose sink has raised an error,
+        later. Without it the error is raised by the call that delivers.
+        """
+        self.core.on_fault = callback
 
     def stop(self) -> None:
         """Accept no more messages; consumers are served as before."""
@@ -523,8 +535,7 @@ class Broker:
 
     def suspend(self, consumer: Consumer) -> None:
         """Pause delivery to a consumer whose connection cannot accept more bytes."""
-        consumer.suspended = True
-        consumer.pending_queue.available_consumers.pop(consumer, None)
+        suspend(consumer)
 
     def resume(self, consumer: Consumer) -> None:
         """Resume delivery to a suspended consumer whose connection accepts bytes again."""

@@ -24,9 +24,10 @@ from sluicemq.broker.subscription import (
     note_release,
     remove_drained_consumer,
     requeue_in_place,
+    suspend,
 )
 from sluicemq.journal.format import Cause, RecordType
-from sluicemq.model.errors import JournalDamaged, RecordNotFound
+from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 from sluicemq.model.message import Message
 
 ITERATION_DELIVERIES: Final = 1000
@@ -247,10 +248,25 @@ def _deliver_directly(consumer: Consumer, delivery: Delivery) -> None:
         start_ack_timer(consumer)
     statistics.delivered += 1
     statistics.delivered_bytes += size
-    consumer.delivered += 1
-    deliveries = [delivery]
+    _pass_on(consumer, [delivery])
+
+
+def _pass_on(consumer: Consumer, deliveries: list[Delivery]) -> None:
+    """Pass deliveries just dispatched to a consumer to its sink, and record them.
+
+    An error of the sink is one of the consumer's session: it gets no more deliveries, and the owner
+    of the engine ends its connection.
+    """
+    subscription = consumer.subscription
+    consumer.delivered += len(deliveries)
     record_deliveries(subscription, deliveries)
-    consumer.sink.deliver(consumer, deliveries)
+    try:
+        consumer.sink.deliver(consumer, deliveries)
+    except JournalError:
+        raise
+    except Exception as error:
+        suspend(consumer)
+        subscription.core.on_fault(consumer, error)
 
 
 def deliver_one(consumer: Consumer) -> bool:
@@ -386,9 +402,7 @@ def _dispatch_queue(
         destination.unpark_later()
         for consumer, batch in batches.items():
             if batch:
-                consumer.delivered += len(batch)
-                record_deliveries(subscription, batch)
-                consumer.sink.deliver(consumer, batch)
+                _pass_on(consumer, batch)
     return total + size + header_size
 
 

@@ -723,6 +723,7 @@ class Core:
                     which the broker sets)
     observer        observer of the stages of messages, or None
     stopping        True once no more messages are accepted
+    on_fault        called with a consumer whose sink has raised an error, and the error
     schedule_flush  called if a flush is needed outside of an event loop iteration
     destinations    destinations by address; changed by their registry only (destinations.py)
     dead_letter_queues  destinations that send their dead letters to each queue
@@ -748,6 +749,7 @@ class Core:
         "memory_budget",
         "move_to_dead_letters",
         "observer",
+        "on_fault",
         "overhead",
         "refusing_topics",
         "requeued_at_tail",
@@ -775,6 +777,7 @@ class Core:
         self.journal = journal
         self.settings = settings
         self.schedule_flush: Callable[[], None] = ignore
+        self.on_fault: Callable[[Consumer, Exception], object]
         self.scans = Scans(start_deadline, lambda: self.schedule_flush())
         self.stopping = False
         self.observer = observer

@@ -201,6 +201,12 @@ def mark_available(consumer: Consumer) -> None:
             consumer.subscription.core.dispatchable[consumer.subscription] = None
 
 
+def suspend(consumer: Consumer) -> None:
+    """Deliver nothing to the consumer until it is resumed."""
+    consumer.suspended = True
+    consumer.pending_queue.available_consumers.pop(consumer, None)
+
+
 def mark_window_available(window: Window) -> None:
     """Mark the consumers of a window as available after credit was added."""
     for peer in window.consumers:

@@ -264,7 +264,8 @@ class LoginCheck(Generic[Frame]):
         if guest is not None and not any(credentials):
             self._on_checked(guest)
         else:
-            channel.access.login(channel.transport.peer, credentials, self._on_checked)
+            on_checked = partial(channel.transport.call, self._on_checked)
+            channel.access.login(channel.transport.peer, credentials, on_checked)
         if self._request is request:
             channel.hold([], 0)
 
@@ -421,9 +422,8 @@ class Publisher(Generic[Request]):
         if destination.settings.overflow is _BLOCK and (
             self._confirming is None or self._confirming.may_park(destination)
         ):
-            if not self._engine.publish(
-                destination, message, partial(self._finish_parked, message)
-            ):
+            unblocked = partial(self._channel.transport.call, self._finish_parked, message)
+            if not self._engine.publish(destination, message, unblocked):
                 self._park(destination, message, request)
                 return False
         else:
@@ -439,12 +439,11 @@ class Publisher(Generic[Request]):
         batch = self.accepted
         if batch:
             self.accepted = []
-            self._channel.unconfirmed += size
-            self._broker.when_durable(self.last_sync, partial(self._confirm, batch, size))
+            self._confirm_when_durable(batch, size)
 
     def confirm_parked(self, request: Request) -> None:
         """Confirm a message that was parked, once it is durable."""
-        self._broker.when_durable(self.last_sync, partial(self._confirm, [request], 0))
+        self._confirm_when_durable([request], 0)
 
     def count_received(self, size: int) -> None:
         """Count a read of `size` bytes in a protocol that confirms nothing, so that reading pauses
@@ -453,9 +452,14 @@ class Publisher(Generic[Request]):
         if self._uncounted >= _COUNT_INTERVAL:
             counted, self._uncounted = self._uncounted, 0
             if self.last_sync > self._broker.journal.durable:
-                self._channel.unconfirmed += counted
-                self._broker.when_durable(self.last_sync, partial(self._confirm, [], counted))
+                self._confirm_when_durable([], counted)
                 self._channel.update_reading()
+
+    def _confirm_when_durable(self, batch: list[Request], size: int) -> None:
+        channel = self._channel
+        channel.unconfirmed += size
+        confirm = partial(channel.transport.call, self._confirm, batch, size)
+        self._broker.when_durable(self.last_sync, confirm)
 
     def _confirm(self, batch: list[Request], size: int) -> None:
         channel = self._channel

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from sluicemq.broker import Consumer
@@ -95,6 +95,12 @@ class Transport(Protocol):
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
         """Call `callback` in `delay` seconds (>= 0)."""
+
+    def call(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """Call `callback` in an iteration of the broker; an error ends only this connection.
+
+        For functions of the session that the engine is to call, such as after a sync.
+        """
 
     def disconnect(self, reason: str) -> None:
         """Close the connection through `Session.disconnect`, which sends `reason` if it can."""

@@ -18,7 +18,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import structlog
 
@@ -161,7 +161,7 @@ class Connection(asyncio.Protocol):
             self.abort(str(error))
             return
         except Exception as error:
-            self._fault(error)
+            self.fault(error)
             return
         if self._session.login is not Login.DONE:
             self._admission.logging_in.add(self)
@@ -187,7 +187,7 @@ class Connection(asyncio.Protocol):
                 self._input_at = self.active_at
                 self._report_input()
         except Exception as error:
-            self._fault(error)
+            self.fault(error)
 
     def eof_received(self) -> bool:
         if self._ended or self._closing:
@@ -202,7 +202,7 @@ class Connection(asyncio.Protocol):
                     self._batch.broker.flush()
                     self.flush()
             except Exception as error:
-                self._fault(error)
+                self.fault(error)
         return self._descriptor >= 0
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -290,7 +290,7 @@ class Connection(asyncio.Protocol):
             self.resume_reading()
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        return self._batch.loop.call_later(delay, self._call, callback)
+        return self._batch.loop.call_later(delay, self.call, callback)
 
     def claim_user(self, user: str) -> None:
         self._admission.claim_user(self, user)
@@ -298,13 +298,12 @@ class Connection(asyncio.Protocol):
     def replace_session(self, session: Session) -> None:
         self._session = session
 
-    def _call(self, callback: Callable[[], None]) -> None:
-        """Call `callback` in an iteration of the broker; an error ends the connection."""
+    def call(self, callback: Callable[..., object], *arguments: Any) -> None:
         self._batch.begin()
         try:
-            callback()
+            callback(*arguments)
         except Exception as error:
-            self._fault(error)
+            self.fault(error)
 
     # --- input limits ------------------------------------------------------------------------
 
@@ -413,7 +412,7 @@ class Connection(asyncio.Protocol):
                 if self.held_bytes:
                     self._report_input()
             except Exception as error:
-                self._fault(error)
+                self.fault(error)
                 return
         if self._closing and not self._out:
             self._finish()
@@ -438,7 +437,7 @@ class Connection(asyncio.Protocol):
             data = data[sent:]
         self._transport.write(data)
 
-    def _fault(self, error: Exception) -> None:
+    def fault(self, error: Exception) -> None:
         """Abort this connection after an internal error; stop the broker on a JournalError."""
         if isinstance(error, JournalError):
             self._batch.fail(error)
@@ -512,7 +511,7 @@ class Connection(asyncio.Protocol):
     def shutdown(self) -> None:
         """Shut the session down, because the broker stops."""
         if self._session is not None and not self._closing:
-            self._call(partial(self._session.disconnect, "the broker stops", stopping=True))
+            self.call(partial(self._session.disconnect, "the broker stops", stopping=True))
 
     def end(self, code: str, reason: str) -> None:
         """Disconnect because of a limit or deadline, and count it as `code`."""
@@ -525,7 +524,7 @@ class Connection(asyncio.Protocol):
         if self._ended:
             return
         if self._session is not None and not self._closing:
-            self._call(partial(self._session.disconnect, reason))
+            self.call(partial(self._session.disconnect, reason))
         self._batch.loop.call_later(DISCONNECT_SECONDS, self._abort_if_open, reason)
 
     def _abort_if_open(self, reason: str) -> None:
@@ -571,4 +570,4 @@ class Connection(asyncio.Protocol):
             return
         session.discard_input()
         if not self._batch.is_halted:
-            self._call(session.closed)
+            self.call(session.closed)

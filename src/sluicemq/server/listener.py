@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import structlog
 
+from sluicemq.broker import Consumer
 from sluicemq.management.broker import InputItem, ListenerItem
 from sluicemq.model.errors import AddressUnavailable, ConfigurationError
 from sluicemq.model.url import Url
@@ -182,6 +183,14 @@ class ConnectionRegistry:
     def __iter__(self) -> Iterator[Connection]:
         for listener in list(self._listeners):
             yield from list(listener.admission.connections)
+
+    def end_faulty(self, consumer: Consumer, error: Exception) -> None:
+        """End the connection of a consumer whose session cannot process its deliveries."""
+        for connection in self:
+            if consumer in connection.consumers():
+                connection.fault(error)
+                return
+        log.error("internal error of a closed connection", exc_info=error)
 
     def listeners(self) -> list[ListenerItem]:
         """Return the open listeners, in the order of the configuration."""

@@ -225,6 +225,8 @@ class Server:
         self._batch = batch = EventLoopBatch(loop, broker, self._fail)
         batch.begin()
         budget = InputBudget(config.broker.input_memory_limit, config.broker.input_stall_timeout)
+        connections = ConnectionRegistry(self.listeners, budget)
+        broker.on_fault(lambda *fault: loop.call_soon(connections.end_faulty, *fault))
         authenticator = Authenticator(
             config.auth,
             config.users_file,
@@ -233,7 +235,7 @@ class Server:
         )
         context = ApiContext(
             broker=broker,
-            connections=ConnectionRegistry(self.listeners, budget),
+            connections=connections,
             configuration=EffectiveConfiguration(config, self._origins),
             process=self,
             users=UserService(authenticator),

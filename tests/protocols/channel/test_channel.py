@@ -81,6 +81,29 @@ def test_messages_of_read_are_confirmed_together_once_durable() -> None:
     assert fixture.channel.unconfirmed == 0
 
 
+def test_error_in_confirmation_ends_only_its_connection() -> None:
+    fixture = ChannelFixture()
+    faults = fixture.transport.catch_faults()
+    fixture.session.encode_confirms = lambda batch: [b"%d" % number for number in ["a"]]  # type: ignore[method-assign,str-format]
+    fixture.publish(1, fixture.free)
+    fixture.publisher.confirm(100)
+    fixture.harness.run_event_loop()
+    assert [type(fault) for fault in faults] == [TypeError]
+
+
+def test_error_after_wait_for_capacity_ends_only_its_connection() -> None:
+    fixture = ChannelFixture()
+    faults = fixture.transport.catch_faults()
+    fixture.session.finished = None  # type: ignore[assignment]
+    fixture.publish(1, fixture.full)
+    fixture.publish(2, fixture.full)
+    fixture.harness.broker.operations.purge(fixture.full, True, lambda count: None)
+    fixture.harness.run_event_loop()
+    fixture.harness.broker.operations.purge(fixture.full, True, lambda count: None)
+    fixture.harness.run_event_loop()
+    assert [type(fault) for fault in faults] == [AttributeError]
+
+
 def test_parked_message_is_accepted_when_there_is_capacity() -> None:
     fixture = ChannelFixture()
     fixture.publish(1, fixture.full)

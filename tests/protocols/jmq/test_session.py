@@ -17,7 +17,7 @@ from sluicemq.model.errors import (
     TooManyFailures,
 )
 from sluicemq.protocols.java import Long, loads_map
-from sluicemq.protocols.jmq.connection import SessionOptions
+from sluicemq.protocols.jmq.connection import JmqConnection, SessionOptions
 from sluicemq.protocols.jmq.destinations import DEFAULTS
 from sluicemq.protocols.jmq.packets import A, GoodbyeReason, P, PacketType, Status
 from sluicemq.protocols.jmq.wire import encode_packet
@@ -847,6 +847,19 @@ def test_many_new_topics_do_not_delay_other_clients(kind: int, max_message_bytes
     harness.run_event_loop()
     assert len(peer.receive()) == 8
     assert len(harness.broker.destinations) == 9
+
+
+def test_error_in_request_that_continues_later_ends_only_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = Harness()
+    peer = harness.connect()
+    faults = peer.transport.catch_faults()
+    harness.scan_time.limit = 2
+    peer.session.receive(b"".join([peer.encode_request(H.STOP)[1] for _ in range(8)]))
+    monkeypatch.setattr(JmqConnection, "reply", None)
+    harness.run_event_loop()
+    assert [type(fault) for fault in faults] == [TypeError]
 
 
 def test_long_requests_wait_while_client_does_not_read() -> None:

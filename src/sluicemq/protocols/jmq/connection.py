@@ -263,7 +263,7 @@ class JmqConnection:
         That function calls `reply`. The connection stays open until then, unless `wait` raises.
         `size` is the number of bytes that wait for the disk, so that reading pauses if many do.
         """
-        wait(partial(self._reply_now, reply, size))
+        wait(partial(self.channel.transport.call, self._reply_now, reply, size))
         self.unanswered += 1
         self.channel.unconfirmed += size
 

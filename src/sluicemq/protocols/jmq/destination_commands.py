@@ -393,13 +393,13 @@ class Browsing:
         self._request_bytes += size
         if not self._running:
             self._running = True
-            self._scans.begin(self._step)
+            self._scans.begin(partial(self._connection.channel.transport.call, self._step))
 
     def resume(self) -> None:
         """Continue after the client has read."""
         if self._requests and not self._running:
             self._running = True
-            self._scans.schedule(self._step)
+            self._scans.schedule(partial(self._connection.channel.transport.call, self._step))
 
     def end(self) -> None:
         """Stop all browsing at the end of the connection."""
@@ -416,9 +416,9 @@ class Browsing:
                 self._request_bytes -= self._requests.popleft()[1]
             if not has_finished or self._scans.is_time_up():
                 break
-        self._running = bool(self._requests) and not channel.congested
-        if self._running:
-            self._scans.schedule(self._step)
+        self._running = False
+        if not channel.congested:
+            self.resume()
 
     # --- BROWSE ------------------------------------------------------------------------------
 

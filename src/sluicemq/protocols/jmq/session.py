@@ -323,7 +323,7 @@ class JmqSession:
             outbound.update_capacity()
             self._browsing.resume()
             if self._interrupted:
-                self._connection.broker.scans.schedule(self._process_interrupted)
+                self._continue_later()
 
     def pause_delivery(self) -> None:
         """Pause deliveries to a slow client. The session still sends replies."""
@@ -432,7 +432,8 @@ class JmqSession:
         """Process further packets in a later iteration."""
         self._channel.hold([], 0)
         self._interrupted = True
-        self._connection.broker.scans.schedule(self._process_interrupted)
+        process = partial(self._channel.transport.call, self._process_interrupted)
+        self._connection.broker.scans.schedule(process)
 
     def _process_interrupted(self) -> None:
         """Process the packets after an interruption, unless the client does not read."""
@@ -660,7 +661,7 @@ class JmqSession:
         connection = self._connection
         broker = connection.broker
         last_sync = self._producers.publisher.last_sync
-        when_answered = partial(connection.when_answered, callback)
+        when_answered = partial(self._channel.transport.call, connection.when_answered, callback)
         broker.when_completed(partial(broker.when_durable, last_sync, when_answered))
 
     def _release_resources(self) -> None:

@@ -563,7 +563,7 @@ class MsgliteSession:
         if frame is not None:
             self._pending.appendleft(frame)
         self._wait_reasons |= SYNCING
-        self._broker.when_durable(published, self._on_durable)
+        self._broker.when_durable(published, partial(self._transport.call, self._on_durable))
         return False
 
     def _on_durable(self) -> None:

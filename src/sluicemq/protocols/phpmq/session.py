@@ -57,6 +57,7 @@ way that its messages are accepted. This needs no permission.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import Final
 
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Subscription, Window
@@ -439,7 +440,9 @@ class PhpmqSession:
 
     def _answer_probe(self, queue: bytes) -> None:
         """Dispatch the message of a probe once all sends before it are durable."""
-        self._broker.when_durable(self._publisher.last_sync, lambda: self._return_probe(queue))
+        self._broker.when_durable(
+            self._publisher.last_sync, partial(self._transport.call, self._return_probe, queue)
+        )
 
     def _return_probe(self, queue: bytes) -> None:
         """Dispatch the message of a probe.
@@ -475,7 +478,7 @@ class PhpmqSession:
         if self._channel.closed:
             return
         if not self._waiting:
-            self._broker.publisher.when_space(self, self._on_space_available)
+            self._continue_when_space()
         self._waiting.append((destination, message))
         self._count_waiting(len(message.body))
 
@@ -488,9 +491,9 @@ class PhpmqSession:
         """Return True if so many sends wait for disk space that reading has to pause."""
         return self._waiting_bytes > MAX_WAITING
 
-    def _on_space_available(self) -> None:
+    def _continue_when_space(self) -> None:
         """Continue once the journal has space again."""
-        self._handle([])
+        self._broker.publisher.when_space(self, partial(self._transport.call, self._handle, []))
 
     def _send_waiting(self) -> bool:
         """Publish the sends that wait for disk space, while there is some. Return False if one has
@@ -507,7 +510,7 @@ class PhpmqSession:
                 try:
                     accepted = self._publisher.publish(destination, message, None)
                 except LowDiskSpace:
-                    self._broker.publisher.when_space(self, self._on_space_available)
+                    self._continue_when_space()
                     return True
                 size = len(message.body)
             waiting.popleft()
@@ -530,7 +533,8 @@ class PhpmqSession:
 
     def _close_when_durable(self, reason: str = "") -> None:
         """Close once the sends are durable: clients take an orderly close for the confirmation."""
-        self._broker.when_durable(self._publisher.last_sync, lambda: self._close(reason))
+        close = partial(self._transport.call, self._close, reason)
+        self._broker.when_durable(self._publisher.last_sync, close)
 
     def _close(self, reason: str, *, lost: bool = False) -> None:
         """Close the connection. `lost`: there may be sends that are not read."""

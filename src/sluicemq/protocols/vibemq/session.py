@@ -497,7 +497,8 @@ class VibemqSession:
         self._channel.end()
         self._end_subscriptions()
         last = self._connection.publisher.last_sync
-        self._connection.broker.when_durable(last, partial(self._close, reason, last_frame))
+        close = partial(self._channel.transport.call, self._close, reason, last_frame)
+        self._connection.broker.when_durable(last, close)
 
     def _end_subscriptions(self) -> None:
         self._subscriptions.end()
