@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from sluicemq.admin.destinations import SORT_VALUES
-from sluicemq.broker import Broker, ManualClock
+from sluicemq.broker import Broker, EngineSettings, ManualClock
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.model.destination import (
@@ -598,3 +598,21 @@ async def test_dead_letters_require_permission_for_default_queue_of_another_user
     ):
         response = await http_client.request("PUT", f"/destinations/queue/{name}", settings)
         assert response.status == status, (name, settings)
+
+
+@in_event_loop
+async def test_dead_letter_queue_counts_towards_limits(api_fixture: ApiFixture) -> None:
+    api_fixture.broker.core.settings = EngineSettings(max_destinations=3)
+    http_client = api_fixture.http_client(local=True)
+
+    async def put(name: str, **settings: Any) -> int:
+        return (await http_client.request("PUT", f"/destinations/queue/{name}", settings)).status
+
+    assert await put("a", dead_letter=True, dead_letter_queue="dead") == 201
+    api_fixture.broker.destinations.queue("dead")
+    assert await put("b", dead_letter=True) == 409  # b and b.dlq
+    assert await put("b") == 201
+    assert await put("b", dead_letter=True) == 409
+    assert await put("b", dead_letter=True, dead_letter_queue="dead") == 200
+    assert await put("a", dead_letter_queue="another") == 409
+    assert await put("a", dead_letter=False) == 200

@@ -387,6 +387,14 @@ def _create_with_dead_letters(cell: HttpCell) -> None:
     cell.request("PUT", f"{API}/destinations/queue/{cell.name('new')}", body)
 
 
+@row(f"PUT {DESTINATION}", "that names the owner's dead-letter queue", PERMITTED, changes=True)
+def _enable_dead_letters(cell: HttpCell) -> None:
+    name = cell.name("new")
+    settings = DestinationSettings(dead_letter_queue=QUEUE)
+    cell.fixture.broker.destinations.declare(Address(Kind.QUEUE, name), settings)
+    cell.request("PUT", f"{API}/destinations/queue/{name}", {"dead_letter": True})
+
+
 add(
     f"DELETE {DESTINATION}",
     "",

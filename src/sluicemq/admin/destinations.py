@@ -194,17 +194,19 @@ class DestinationService(Service):
         if existing is not None:
             base, provenance = existing.settings, existing.provenance
         settings = replace(base, **changes)
-        dead_letter_queue = selected_dead_letter_queue(
-            broker,
-            call.identity,
-            address.name,
-            changes.get("dead_letter_queue") or "",
-            is_enabled=settings.dead_letter
-            and not settings.dead_letter_queue
-            and not changes.keys().isdisjoint(("dead_letter", "dead_letter_queue")),
-        )
-        if dead_letter_queue:
-            call.demand(Operation.PRODUCE, dead_letter_queue)
+        before = (base.dead_letter, base.dead_letter_queue)
+        if (settings.dead_letter, settings.dead_letter_queue) != before:
+            is_named = settings.dead_letter or "dead_letter_queue" in changes
+            dead_letter_queue = selected_dead_letter_queue(
+                broker,
+                call.identity,
+                address.name,
+                settings.dead_letter_queue if is_named else "",
+                is_enabled=settings.dead_letter,
+            )
+            if dead_letter_queue:
+                call.demand(Operation.PRODUCE, dead_letter_queue)
+            broker.destinations.expect_pair(address, settings, call.identity.creator)
         reset = {
             name for name in changes if getattr(parameters.body, name) is None
         } - default_provenance.explicit
