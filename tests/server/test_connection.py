@@ -438,6 +438,20 @@ def test_complete_requests_do_not_suspend_other_connections(
     assert other.connection not in budget.suspended
 
 
+@pytest.mark.parametrize("incomplete", [True, False])
+def test_connection_that_awaits_no_input_does_not_stall(
+    fixture: ConnectionFixture, incomplete: bool
+) -> None:
+    receive(fixture, 500, incomplete=incomplete)
+    if incomplete:
+        fixture.connection.pause_reading()
+    other = ConnectionFixture(fixture.listener.budget)
+    receive(other, 1001)
+    for _ in range(32):
+        advance_time(fixture, 1)
+    assert not fixture.listener.closed
+
+
 def test_frame_timeout_closes_connection_without_progress(fixture: ConnectionFixture) -> None:
     receive(fixture, 10)
     advance_time(fixture, 59)

@@ -332,20 +332,12 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def review_input(self, now: int, exhausted_since: int) -> None:
-        session = self._session
-        if session is None or self._closing:
-            return
         self._report_input()
         budget = self._admission.budget
-        if not self.held_bytes or self in budget.suspended or self._closing:
+        if not self.held_bytes or self in budget.suspended or self.awaits_no_input:
             return
         timeout = self._admission.options.frame_timeout
-        if (
-            timeout
-            and now - self._input_at > timeout * 1000
-            and self not in self._admission.reading_paused
-            and session.incomplete
-        ):
+        if timeout and now - self._input_at > timeout * 1000:
             reason = f"an unfinished frame, and nothing more of it for {timeout:g} s"
             self.end("frame-timeout", reason)
             return
