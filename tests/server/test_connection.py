@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from sluicemq.protocols.transport import Login, SessionInfo
-from sluicemq.server.connection import Connection
+from sluicemq.server.connection import PROGRESS_BYTES, Connection
 from sluicemq.server.input_budget import InputBudget
 from sluicemq.server.listener import ConnectionRegistry
 
@@ -362,11 +362,13 @@ def test_state_names_what_blocks_connection(fixture: ConnectionFixture) -> None:
 # --- unfinished input -----------------------------------------------------------------------------
 
 
-def receive(fixture: ConnectionFixture, buffered: int, incomplete: bool = True) -> None:
+def receive(
+    fixture: ConnectionFixture, buffered: int, incomplete: bool = True, data: bytes = b"x"
+) -> None:
     """Receive data after which the session buffers this many bytes."""
     fixture.session.buffered = buffered
     fixture.session.incomplete = incomplete
-    fixture.connection.data_received(b"x")
+    fixture.connection.data_received(data)
 
 
 def advance_time(fixture: ConnectionFixture, seconds: float) -> None:
@@ -455,9 +457,21 @@ def test_connection_that_awaits_no_input_does_not_stall(
 def test_frame_timeout_closes_connection_without_progress(fixture: ConnectionFixture) -> None:
     receive(fixture, 10)
     advance_time(fixture, 59)
-    receive(fixture, 11)
+    receive(fixture, 1 + PROGRESS_BYTES, data=bytes(PROGRESS_BYTES))
     advance_time(fixture, 60)
     assert not fixture.listener.closed
+    advance_time(fixture, 1)
+    assert fixture.listener.closed == {"frame-timeout": 1}
+
+
+def test_frame_timeout_limits_frames_that_arrive_in_tiny_parts(fixture: ConnectionFixture) -> None:
+    receive(fixture, 10)
+    advance_time(fixture, 59)
+    receive(fixture, 5)  # the beginning of the next frame
+    for size in range(6, 11):
+        advance_time(fixture, 12)
+        assert not fixture.listener.closed
+        receive(fixture, size)
     advance_time(fixture, 1)
     assert fixture.listener.closed == {"frame-timeout": 1}
 

@@ -122,17 +122,17 @@ def test_pings_do_not_extend_login_timeout(start: Start) -> None:
 
 UNFINISHED: Final = {
     "phpmq": (encode_send(b"q", bytes(100_000))[:-1], None),
-    "phpmq-maintenance": (b"flu", b"nothing more of it for 1 s"),
+    "phpmq-maintenance": (b"flu", b"without progress for 1 s"),
     "msglite": (
         b"> 100000 9 q\r\nxxx",
-        b"- an unfinished frame, and nothing more of it for 1 s\r\n",
+        b"- an unfinished frame without progress for 1 s\r\n",
     ),
     "msglite-http": (
         b"POST / HTTP/1.0\r\nContent-Length: 99999\r\n\r\nxxx",
-        b"nothing more of it for 1 s",
+        b"without progress for 1 s",
     ),
-    "vibemq": (CONNECT + PUBLISH[:3], b"nothing more of it for 1 s"),
-    "jmq": (HELLO + HELLO[:-1], b"nothing more of it for 1 s"),
+    "vibemq": (CONNECT + PUBLISH[:3], b"without progress for 1 s"),
+    "jmq": (HELLO + HELLO[:-1], b"without progress for 1 s"),
     "http": (b"POST /api/v1/queues HTTP/1.1\r\nHost: localhost\r\n", b""),
     "auto": (b"H", b""),
 }

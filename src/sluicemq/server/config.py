@@ -109,8 +109,9 @@ class BrokerSettings(EngineOptions, frozen=True, kw_only=True):
     input_stall_timeout: Annotated[
         float,
         about(
-            "Time after which a connection is closed that sends nothing although the broker reads "
-            "from it, while `input_memory_limit` is exceeded.",
+            "Time after which a connection is closed that sends neither the end of an incomplete "
+            "frame nor 16 KiB more of it although the broker reads from it, while "
+            "`input_memory_limit` is exceeded.",
             Unit.SECONDS,
             ge=0.1,
             le=3600,

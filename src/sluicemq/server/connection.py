@@ -35,6 +35,10 @@ resets it, and the peer might not receive the error that was sent."""
 DISCONNECT_SECONDS: Final = 5.0
 """Time for a disconnected peer to read its remaining output."""
 
+PROGRESS_BYTES: Final = 16 * 1024
+"""Bytes of an unfinished frame that count as progress. Otherwise a client could send one byte at a
+time and hold the memory for input for as long as it likes."""
+
 _RESET: Final = struct.pack("ii", 1, 0)
 """Value of SO_LINGER with which closing a TCP socket resets the connection."""
 
@@ -60,6 +64,7 @@ class Connection(asyncio.Protocol):
         "_login_used",
         "_out",
         "_output_timer",
+        "_progress_at",
         "_quick_ack_socket",
         "_reason",
         "_session",
@@ -92,7 +97,10 @@ class Connection(asyncio.Protocol):
         self.held_bytes = 0
         """Bytes of input that the session has not processed yet, as reported to InputBudget."""
         self._input_at = 0
-        """Steady ms of the last input, or of the time since which reading is possible."""
+        """Steady ms of the last progress: the beginning of the unfinished frame, PROGRESS_BYTES
+        more of it, or the time since which reading is possible."""
+        self._progress_at = 0
+        """Value of `received_bytes` that is the next progress of the unfinished frame."""
         self._login_used = 0
         """Ms of the deadline for the login that had been used at the time `_login_at`."""
         self.received_bytes = 0
@@ -184,7 +192,10 @@ class Connection(asyncio.Protocol):
             session.receive(data)
             session = self._session  # it may have been replaced, or be closed
             if session is not None and (session.buffered or self.held_bytes):
-                self._input_at = self.active_at
+                is_new = session.buffered < self.held_bytes + len(data)
+                if is_new or not self.held_bytes or self.received_bytes >= self._progress_at:
+                    self._input_at = self.active_at
+                    self._progress_at = self.received_bytes + PROGRESS_BYTES
                 self._report_input()
         except Exception as error:
             self.fault(error)
@@ -338,7 +349,7 @@ class Connection(asyncio.Protocol):
             return
         timeout = self._admission.options.frame_timeout
         if timeout and now - self._input_at > timeout * 1000:
-            reason = f"an unfinished frame, and nothing more of it for {timeout:g} s"
+            reason = f"an unfinished frame without progress for {timeout:g} s"
             self.end("frame-timeout", reason)
             return
         timeout = budget.stall_timeout

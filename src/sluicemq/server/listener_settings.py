@@ -151,8 +151,8 @@ class ListenerLimits(msgspec.Struct, frozen=True, kw_only=True):
     frame_timeout: Annotated[
         float,
         about(
-            "Time without input after which a connection with an incomplete frame or request is "
-            "closed; 0 = never.",
+            "Time without progress (the end of the frame, or 16 KiB more of it) after which a "
+            "connection with an incomplete frame or request is closed; 0 = never.",
             Unit.SECONDS,
         ),
     ] = 60.0
