@@ -110,6 +110,20 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
 
 
 @in_event_loop
+async def test_body_counts_as_input_until_the_response() -> None:
+    fixture = SessionFixture()
+    transport = fixture.connect()
+    for parts in ((POST + BODY,), (POST, BODY), (POST + BODY[:9], BODY[9:])):
+        for part in parts:
+            transport.session.receive(part)
+        assert transport.session.buffered in range(len(BODY), len(POST + BODY) + 1)
+        await fixture.run_until_idle()
+        assert transport.session.buffered == 0
+    transport.session.receive(STATUS)
+    assert transport.session.buffered == 0
+
+
+@in_event_loop
 async def test_request_target_may_be_a_url() -> None:
     fixture = SessionFixture()
     for target in (b"http://localhost:7680/api/v1/status?", b"HTTP://localhost/api/v1/status"):

@@ -280,12 +280,13 @@ class HttpSession(NoConsumers):
     def receive(self, data: bytes) -> None:
         """Parse received bytes."""
         self._received += len(data)
-        protocol = self._protocol
-        in_body = protocol.conn.their_state is h11.SEND_BODY
+        protocol, connection = self._protocol, self._protocol.conn
+        previous_cycle, in_body = protocol.cycle, connection.their_state is h11.SEND_BODY
         protocol.data_received(data)
-        connection = protocol.conn
-        if in_body or connection.their_state is h11.SEND_BODY:
+        if in_body:
             self._body += len(data)
+        elif protocol.cycle is not previous_cycle:
+            self._body += len(protocol.cycle.body)
         self._reset_body_count()
         self._head = len(connection.trailing_data[0])
         self._in_head = connection.their_state is h11.IDLE and self._head > 0
