@@ -13,6 +13,7 @@ from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import JmqClient
 from sluicemq.model.errors import ClientError
 from sluicemq.model.message import Durability, Message
+from sluicemq.protocols.jmq.destinations import DEFAULTS
 from sluicemq.protocols.jmq.fields import Xid, encode_xid
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture, in_event_loop
@@ -138,6 +139,18 @@ async def test_transaction_is_not_found_without_permission(api_fixture: ApiFixtu
     assert f"xid 7:{b'global'.hex()}:{b'branch'.hex()}" in done
     assert done.endswith("done")
     assert api_fixture.broker.destinations.queue("q").waiting == 1
+
+
+@in_event_loop
+async def test_commit_creates_a_deleted_queue_as_jms_clients_do(api_fixture: ApiFixture) -> None:
+    prepared = begin_transaction(api_fixture, b"a")
+    broker = api_fixture.broker
+    broker.transactions.prepare(prepared, encode_xid(XID))
+    broker.remove(broker.destinations.queue("q"))
+    path = f"/transactions/{id_of(prepared)}/commit"
+    assert (await api_fixture.http_client().request("POST", path)).status == 204
+    queue = broker.destinations.queue("q")
+    assert (queue.waiting, queue.settings) == (1, DEFAULTS)
 
 
 def prepare(broker: LocalBroker, xid: Xid, body: str) -> None:

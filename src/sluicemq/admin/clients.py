@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -39,6 +40,7 @@ from sluicemq.management.operation import KINDS, IdPath, Page, kind_name
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ProtocolError
+from sluicemq.protocols.jmq.destinations import DEFAULTS
 from sluicemq.protocols.jmq.fields import decode_xid
 from sluicemq.protocols.ownership import may_administer_subscription, may_administer_transaction
 from sluicemq.protocols.transport import SessionInfo
@@ -412,7 +414,9 @@ class TransactionService(Service):
                 "it can only be rolled back",
             )
         self._broker.schedule_flush()
-        await wait_for_callback(self._broker.transactions.commit, transaction)
+        await wait_for_callback(
+            partial(self._broker.transactions.commit, transaction, defaults=DEFAULTS)
+        )
 
     @handles(ROLL_BACK_TRANSACTION)
     async def roll_back(self, call: Call, parameters: IdPath) -> None:
