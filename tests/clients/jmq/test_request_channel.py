@@ -429,6 +429,15 @@ def test_producer_deletes_its_oldest_destination(monkeypatch: pytest.MonkeyPatch
     run_scenario(scenario)
 
 
+def test_concurrent_sends_to_new_destination_add_one_producer() -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
+        producer = await (await client.session()).producer()
+        await asyncio.gather(*(producer.send("x", to="a") for _ in range(3)))
+        assert len(broker.all(PacketType.ADD_PRODUCER)) == 1
+
+    run_scenario(scenario)
+
+
 def test_connection_flow_to_broker() -> None:
     def narrow(packet: Packet) -> bytes | None:
         if packet.type == PacketType.HELLO:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -111,6 +112,8 @@ class Producer(AsyncClient):
         self._options = options
         self._unregister = unregister
         self._routes: dict[Address, _Route] = {}
+        self._adding = asyncio.Lock()
+        """Held while a route is added, so that concurrent sends add it once."""
         self._closed = False
 
     async def send(
@@ -280,9 +283,13 @@ class Producer(AsyncClient):
             )
         destination = self.destination if to is None else to_address(to)
         assert destination is not None
-        if destination not in self._routes and len(self._routes) >= MAX_ROUTES:
-            await self._delete(channel, next(iter(self._routes)))
-        return self._routes.get(destination) or await self._add(channel, destination)
+        route = self._routes.get(destination)
+        if route is not None:
+            return route
+        async with self._adding:
+            if destination not in self._routes and len(self._routes) >= MAX_ROUTES:
+                await self._delete(channel, next(iter(self._routes)))
+            return self._routes.get(destination) or await self._add(channel, destination)
 
 
 def _spend_credit(producer: Credit, connection: Credit) -> int:
