@@ -155,6 +155,34 @@ def test_client_reconnects_if_refused_consumer_is_closed_meanwhile() -> None:
     run_scenario(scenario, reconnect=SHORT_BACKOFF, timeout=1)
 
 
+@pytest.mark.parametrize("transacted", [False, True])
+def test_session_that_is_closed_during_reconnect_is_deleted_on_broker(transacted: bool) -> None:
+    held_packets: list[Packet] = []
+
+    def hold(packet: Packet) -> bytes | None:
+        if packet.type != PacketType.CREATE_SESSION or held_packets:
+            return None
+        held_packets.append(packet)
+        return b""
+
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
+        session = await client.session(transacted=transacted)
+        broker.answer = hold
+        drop(broker)
+        await broker.wait_until(lambda: bool(held_packets))
+        await session.close()
+        creation = held_packets[0]
+        reply = {"JMQSessionID": Long(7)}
+        broker.send(encode_reply(creation.type + 1, creation.consumer_id, Status.OK, reply))
+        await client.ping()
+        destroyed = [
+            packet.properties["JMQSessionID"] for packet in broker.all(PacketType.DESTROY_SESSION)
+        ]
+        assert destroyed == [7]
+
+    run_scenario(scenario, reconnect=SHORT_BACKOFF, timeout=1)
+
+
 def test_requests_are_answered_after_reply_queue_was_refused_on_reconnect() -> None:
     statuses = [Status.OK, Status.FORBIDDEN, Status.OK]
 

@@ -426,11 +426,15 @@ class Session(SessionState, AsyncClient):
 
     async def create_on_broker(self, channel: RequestChannel) -> None:
         """Create the session on the broker. Raises ClientError."""
-        self._channel = channel
+
+        def created(reply: Packet) -> None:
+            self._channel, self.id = channel, number(reply, "JMQSessionID", -1)
+            if self.closed:
+                channel.notify(PacketType.DESTROY_SESSION, {"JMQSessionID": Long(self.id)})
+
         properties = None if self.transacted else {"JMQAckMode": self.ack_mode}
-        reply = await channel.request(PacketType.CREATE_SESSION, properties)
-        self.id = number(reply, "JMQSessionID", -1)
-        if self.transacted:
+        await channel.request(PacketType.CREATE_SESSION, properties, on_response=created)
+        if self.transacted and not self.closed:
             await self._start(channel)
 
     def forget(self) -> None:
