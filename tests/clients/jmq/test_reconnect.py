@@ -366,6 +366,44 @@ def test_global_transaction_is_identified_by_its_xid_after_reconnect() -> None:
     run_scenario(scenario, reconnect=SHORT_BACKOFF)
 
 
+def test_start_of_global_transaction_fails_if_connection_ends_with_its_reply() -> None:
+    def end(packet: Packet) -> bytes | None:
+        if packet.type != PacketType.START_TRANSACTION:
+            return None
+        reply = encode_reply(
+            packet.type + 1, packet.consumer_id, Status.OK, {"JMQTransactionID": Long(9)}
+        )
+        return reply + encode_packet(PacketType.GOODBYE, properties={"JMQExit": False})
+
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
+        session = await client.session()
+        producer = await session.producer("q")
+        with pytest.raises(ConnectionLost):
+            await session.xa.start(Xid(1, b"t", b"1"))
+        await wait_for_reconnect(broker)
+        await producer.send("x")
+        assert broker.all(PacketType.TEXT_MESSAGE)[0].transaction_id == 0
+
+    run_scenario(scenario, end, reconnect=SHORT_BACKOFF)
+
+
+def test_nothing_is_sent_outside_of_lost_global_transaction() -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
+        session = await client.session()
+        producer = await session.producer("q")
+        xid = Xid(1, b"t", b"1")
+        await session.xa.start(xid)
+        drop(broker)
+        await wait_for_reconnect(broker)
+        with pytest.raises(TransactionLost):
+            await producer.send("x")
+        await session.xa.end(xid)
+        await producer.send("y")
+        assert [packet.body for packet in broker.all(PacketType.TEXT_MESSAGE)] == [b"y"]
+
+    run_scenario(scenario, reconnect=SHORT_BACKOFF)
+
+
 def test_unconfirmed_acknowledgement_does_not_hide_its_message() -> None:
     def hang_up(packet: Packet) -> bytes | None:
         return b"" if packet.type == PacketType.ACKNOWLEDGE else None

@@ -461,7 +461,9 @@ class SessionState:
 
     def forget(self) -> None:
         """Reset the state that belonged to the lost connection."""
-        self._lost_work = self._lost_work or self._transaction_used
+        # work for a global transaction that has been started must not be done outside of it
+        global_transaction = not self.transacted and bool(self.transaction)
+        self._lost_work = self._lost_work or self._transaction_used or global_transaction
         self._transaction_used = False
         self._unacked.clear()
         self._take_delayed_acks()

@@ -68,7 +68,11 @@ class XaResource:
             raise ValueError("the session has transactions of its own")
         if session.transaction:
             raise ValueError("a transaction has been started and not ended")
-        reply = await self._request(PacketType.START_TRANSACTION, xid, {"JMQXAFlags": flags})
+        channel = await session.ready()
+        reply = await channel.request(
+            PacketType.START_TRANSACTION, {"JMQXAFlags": flags}, encode_xid(xid)
+        )
+        channel.check()  # the transaction's id is valid only on this connection
         self._started[xid] = number(reply, "JMQTransactionID")
         session.join_transaction(self._started[xid])
 
@@ -128,13 +132,13 @@ class XaResource:
 
     async def _request(
         self, kind: PacketType, xid: Xid, properties: Mapping[str, object] | None = None
-    ) -> Packet:
-        """Send an XA request: START and END carry only the Xid, others also the transaction id."""
+    ) -> None:
+        """Send an XA request: END carries only the Xid, others also the transaction id."""
         transaction = self._started.get(xid)
-        if transaction and kind not in (PacketType.START_TRANSACTION, PacketType.END_TRANSACTION):
+        if transaction and kind != PacketType.END_TRANSACTION:
             properties = {**(properties or {}), "JMQTransactionID": Long(transaction)}
         channel = await self._session.ready()
-        return await channel.request(kind, properties, encode_xid(xid))
+        await channel.request(kind, properties, encode_xid(xid))
 
 
 class Session(SessionState, AsyncClient):
