@@ -321,6 +321,18 @@ def test_new_file_of_running_broker_is_reported(
         transfer.transfer(plan, tmp_path / "data")
 
 
+def test_new_file_in_linked_directory_of_store_is_reported(
+    instance: Instance, tmp_path: Path
+) -> None:
+    messages = instance.store / "message"
+    messages.rename(tmp_path / "another_disk")
+    messages.symlink_to(tmp_path / "another_disk")
+    plan = inspect_source(instance.path, ignore_lock=False, skip_damaged=False)
+    (messages / "Qorders" / "7").touch()
+    with pytest.raises(SourceError, match="has changed while it was read"):
+        transfer.transfer(plan, tmp_path / "data")
+
+
 def test_change_detector_sees_writes(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"one")

@@ -358,13 +358,14 @@ class _Store:
     _names: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def read(self) -> None:
-        plan = self._plan
-        for path in (self._directory, *self._directory.rglob("*")):
+        plan, root = self._plan, self._directory
+        # a directory may be a link to another disk
+        for path in (root, *root.glob("*"), *root.glob("*/*"), *root.glob("*/*/*")):
             plan.change_detector.record_state(path)
         self._read_destinations()
         self._read_subscriptions()
         directory_names = {_directory_name(key) for key in self._addresses}
-        for directory in sorted((self._directory / MESSAGES).glob("*/")):
+        for directory in sorted((root / MESSAGES).glob("*/")):
             if directory.name not in directory_names and directory.is_dir():
                 plan.skip(
                     "messages",
