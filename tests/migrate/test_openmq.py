@@ -399,12 +399,17 @@ def test_configuration_loads_and_lists_unsupported_settings(
         "imq.autocreate.topic=false\nimq.autocreate.destination.maxNumMsgs=50\n"
         "imq.service.activelist=jms,ssljms,admin\nimq.cluster.url=file:/x\n"
         "imq.ping.interval = 30\nimq.bridge.x.password=secret\nimq.log.level=WARNING\n"
-        "imq.portmapper.sotimeout=500\n"
+        "imq.portmapper.sotimeout=500\nimq.authentication.type=basic\n"
     )
     report = migrate("openmq", instance.path)
     assert report["config"]["problems"] == []
     names = [name for _, name in not_migrated(report)]
-    assert names == ["ssljms", "imq.cluster.url=file:/x (line 7)", "imq.bridge.x.password (line 9)"]
+    assert names == [
+        "imq.authentication.type=basic",
+        "ssljms",
+        "imq.cluster.url=file:/x (line 7)",
+        "imq.bridge.x.password (line 9)",
+    ]
     effective = json.loads(run("config", "show", "--config", "data/sluicemq.toml", "--json").out)
     assert effective["broker"]["auto_create_topics"] is False
     assert effective["broker"]["default_destination"]["max_messages"] == 50

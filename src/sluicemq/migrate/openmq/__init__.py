@@ -240,6 +240,7 @@ _RULES: Final = {
 _CONSOLE: Final = "the broker is administered by its HTTP API and `sluicemq`"
 _OVER_HTTP: Final = "JMS over HTTP is not supported"
 _OVER_WEBSOCKET: Final = "JMS over WebSocket is not supported"
+_DIGEST: Final = "the users are read from the file; logins are by digest"
 _REASONS: Final = {
     "imq.instanceconfig.version": "",
     "imq.config.version": "",
@@ -247,7 +248,7 @@ _REASONS: Final = {
     "imq.service.list": "",
     "imq.persist.file.sync.enabled": "",  # persistent messages are always on disk
     "imq.accesscontrol.": "its rules are read from the file",
-    "imq.authentication.": "the users are read from the file; logins are by digest",
+    "imq.authentication.": _DIGEST,
     "imq.user_repository.file.": "",
     "imq.user_repository.": "users of another repository have to be added: sluicemq users add",
     "imq.passfile.": "it holds passwords of Open MQ's own files",
@@ -407,6 +408,8 @@ def _read_access(settings: SourceSettings, instance: Path) -> None:
     if repository != "file":
         plan.skip("users", f"of the {repository} repository", "add them with `sluicemq users add`")
         return
+    if kind != "digest":
+        plan.skip("setting", f"imq.authentication.type={kind}", _DIGEST)
     passwd = _find_file(settings, instance, "imq.user_repository.file", "passwd")
     if passwd is None:
         return
