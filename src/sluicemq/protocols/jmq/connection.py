@@ -33,7 +33,7 @@ from sluicemq.model.access import Identity
 from sluicemq.model.errors import ProtocolError, SelectorError, SluiceError
 from sluicemq.model.message import Durability
 from sluicemq.protocols.channel import Channel
-from sluicemq.protocols.java import Long
+from sluicemq.protocols.java import Long, dumps_map
 from sluicemq.protocols.jmq import fields
 from sluicemq.protocols.jmq.consumers import UNLIMITED_BYTES, JmsSession, Outbound
 from sluicemq.protocols.jmq.packets import (
@@ -151,6 +151,12 @@ class SearchPending(Exception):
     The message is processed again in a later iteration, which continues the search.
     """
 
+
+_INFO_STATUS: Final = 1
+_INFO_CLUSTER: Final = 2
+_INFO_CONSUMERS: Final = 3
+"""Values of JMQRequestType."""
+_OPERATING: Final = 1
 
 CompilationResult = CompiledSelector | SelectorError
 """Result of the compilation of a selector in another thread."""
@@ -283,6 +289,41 @@ class JmqConnection:
             self.on_answered.append(callback)
         else:
             callback()
+
+    def reply_info(self, packet: Packet) -> None:
+        """Reply to INFO_REQUEST about the broker or its cluster (specification, section 9.3).
+
+        Notifications of added and removed consumers (JMQRequestType 3) are not supported. Raises
+        RejectedRequest.
+        """
+        request_type = number(packet, "JMQRequestType")
+        properties: dict[str, object] = {"JMQRequestType": request_type}
+        broker_list = self.options.broker_list
+        if broker_list:
+            properties["JMQBrokerList"] = broker_list
+        name = self.broker.identity.hex()
+        info: dict[str, object] = {
+            "BrokerID": name,
+            "brokerURL": broker_list.partition(",")[0],
+            "State": _OPERATING,
+            "StateString": "OPERATING",
+            "isLocal": True,
+        }
+        if request_type == _INFO_CLUSTER:
+            info = {name: info, "BrokerIDs": name}
+        elif request_type == _INFO_CONSUMERS:
+            raise RejectedRequest(
+                Status.NOT_IMPLEMENTED,
+                "notifications of consumers (JMQRequestType 3) are not supported",
+                properties,
+            )
+        elif request_type != _INFO_STATUS:
+            raise RejectedRequest(
+                Status.BAD_REQUEST,
+                f"JMQRequestType {request_type} is unknown; use 1 (this broker) or 2 (cluster)",
+                properties,
+            )
+        self.reply(packet, properties=properties, body=dumps_map(info, hashtable=True))
 
     def write(self, data: bytes) -> None:
         """Write bytes that are not a delivery."""

@@ -25,13 +25,7 @@ from sluicemq.protocols.jmq.connection import (
     byte_limit,
     client_packet_limit,
 )
-from sluicemq.protocols.jmq.consumers import (
-    GIVEN_UP,
-    UNLIMITED,
-    JmsConsumer,
-    JmsSession,
-    reroute,
-)
+from sluicemq.protocols.jmq.consumers import UNLIMITED, JmsConsumer, JmsSession
 from sluicemq.protocols.jmq.destination_commands import create_lost_temporary, owns
 from sluicemq.protocols.jmq.destinations import address_of, find_or_create, permission_name
 from sluicemq.protocols.jmq.fields import INT_BLOCK, LONG_BLOCK, SYSID_SIZE, decode_blocks
@@ -50,6 +44,7 @@ from sluicemq.protocols.jmq.packets import (
 from sluicemq.protocols.jmq.subscriptions import (
     DURABLE,
     EXCLUSIVE,
+    GIVEN_UP,
     GROUP,
     OF_QUEUE,
     SHARED,
@@ -57,6 +52,7 @@ from sluicemq.protocols.jmq.subscriptions import (
     Durables,
     Terms,
     expect_unused,
+    reroute,
     subscription_name,
     topic_of,
 )

@@ -41,7 +41,6 @@ from operator import itemgetter
 from typing import Any, Final
 
 from sluicemq.broker import (
-    Broker,
     Consumer,
     Delivery,
     Destination,
@@ -56,6 +55,7 @@ from sluicemq.protocols.jmq.mapping import encode_delivery
 from sluicemq.protocols.jmq.packets import AckMode, C, F, R
 from sluicemq.protocols.jmq.subscriptions import (
     EXCLUSIVE,
+    NOT_FOR_JMQ,
     OF_QUEUE,
     SHARED,
     Durables,
@@ -64,6 +64,7 @@ from sluicemq.protocols.jmq.subscriptions import (
     matching_topics,
     may_use_subscription,
     not_owner_error,
+    reroute,
     wildcard_topic,
 )
 from sluicemq.protocols.ownership import claim_subscription
@@ -177,12 +178,6 @@ class Outbound:
         self.update_capacity()
 
 
-NOT_FOR_JMQ: Final = "NotForJMQ"
-"""Reason of a dead message that no JMQ packet can carry."""
-GIVEN_UP: Final = "client"
-"""Reason of a dead message that a client could not process."""
-MAX_REROUTED: Final = 20
-"""Number of deliveries after which a message that its consumers reject becomes a dead message."""
 _PAUSED: Final = 1
 """Reason for a pause: this consumer or its connection may not receive more now."""
 
@@ -683,24 +678,3 @@ class JmsSession:
         self.stopped = not started
         for consumer in list(self.consumers.values()):
             consumer.update_flow()
-
-
-def reroute(
-    broker: Broker, engine_consumer: Consumer, delivery: Delivery, *, too_large: bool = False
-) -> None:
-    """Requeue a message that a client could not process, also for the same consumer; after
-    MAX_REROUTED deliveries it becomes a dead letter. One that is `too_large` for this client does
-    so without another consumer, even if its destination keeps none: it would return at once."""
-    consumers = delivery.subscription.consumers
-    # a closed consumer is not among them
-    has_others = len(consumers) > (engine_consumer in consumers)
-    if (has_others or not too_large) and delivery.attempts < MAX_REROUTED:
-        broker.release(engine_consumer, [delivery.sequence])
-    else:
-        broker.dead_letter(
-            delivery.subscription,
-            delivery.sequence,
-            GIVEN_UP,
-            force=too_large,
-            consumer=engine_consumer,
-        )

@@ -26,7 +26,6 @@ from sluicemq.model.access import ANONYMOUS, Identity
 from sluicemq.model.errors import AccessError, SelectorError, SluiceError
 from sluicemq.model.message import Origin
 from sluicemq.protocols.channel import Channel, LoginCheck, SentDeliveries
-from sluicemq.protocols.java import dumps_map
 from sluicemq.protocols.jmq.connection import (
     LOGIN_STATUSES,
     MISSED_PINGS,
@@ -94,11 +93,6 @@ from sluicemq.security.access import OPEN, Access, Credentials
 MAX_IDS: Final = 10_000
 """Maximum number of unique ids in one GENERATE_UID_REPLY."""
 
-_INFO_STATUS: Final = 1
-_INFO_CLUSTER: Final = 2
-_INFO_CONSUMERS: Final = 3
-"""Values of JMQRequestType."""
-_OPERATING: Final = 1
 _ACKNOWLEDGE: Final = PacketType.ACKNOWLEDGE.value
 _BEFORE_LOGIN: Final = frozenset(
     {PacketType.HELLO, PacketType.AUTHENTICATE, PacketType.GOODBYE, PacketType.PING}
@@ -240,7 +234,7 @@ class JmqSession:
             PacketType.SET_CLIENTID: self._set_client_id,
             PacketType.GENERATE_UID: self._generate_uid,
             PacketType.GET_LICENSE: connection.reply,
-            PacketType.INFO_REQUEST: self._reply_info,
+            PacketType.INFO_REQUEST: connection.reply_info,
             PacketType.CREATE_SESSION: consumers.create_session,
             PacketType.DESTROY_SESSION: consumers.destroy_session,
             PacketType.START: consumers.start,
@@ -572,45 +566,9 @@ class JmqSession:
         The published protocol page assigns 78 to INFO_REQUEST. Raises RejectedRequest.
         """
         if "JMQRequestType" in packet.properties:
-            self._reply_info(packet)
+            self._connection.reply_info(packet)
         else:
             self._handlers[PAGE_VERIFY_TRANSACTION](packet)
-
-    def _reply_info(self, packet: Packet) -> None:
-        """Reply to INFO_REQUEST about the broker or its cluster (specification, section 9.3).
-
-        Notifications of added and removed consumers (JMQRequestType 3) are not supported. Raises
-        RejectedRequest.
-        """
-        connection = self._connection
-        request_type = number(packet, "JMQRequestType")
-        properties: dict[str, object] = {"JMQRequestType": request_type}
-        broker_list = connection.options.broker_list
-        if broker_list:
-            properties["JMQBrokerList"] = broker_list
-        name = connection.broker.identity.hex()
-        info: dict[str, object] = {
-            "BrokerID": name,
-            "brokerURL": broker_list.partition(",")[0],
-            "State": _OPERATING,
-            "StateString": "OPERATING",
-            "isLocal": True,
-        }
-        if request_type == _INFO_CLUSTER:
-            info = {name: info, "BrokerIDs": name}
-        elif request_type == _INFO_CONSUMERS:
-            raise RejectedRequest(
-                Status.NOT_IMPLEMENTED,
-                "notifications of consumers (JMQRequestType 3) are not supported",
-                properties,
-            )
-        elif request_type != _INFO_STATUS:
-            raise RejectedRequest(
-                Status.BAD_REQUEST,
-                f"JMQRequestType {request_type} is unknown; use 1 (this broker) or 2 (cluster)",
-                properties,
-            )
-        connection.reply(packet, properties=properties, body=dumps_map(info, hashtable=True))
 
     def _ping_if_idle(self) -> None:
         """Send PING to an idle client. Any received packet proves that it is alive."""

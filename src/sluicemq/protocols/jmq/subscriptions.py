@@ -1,5 +1,6 @@
-"""Subscriptions of consumers: the subscriptions of the engine to which a consumer is attached; and
-the client ids of durable ones.
+"""Subscriptions of consumers: the subscriptions of the engine to which a consumer is attached; the
+messages that return to them because a client cannot process them; and the client ids of durable
+ones.
 
 | consumer of                             | subscription                                           |
 |-----------------------------------------|--------------------------------------------------------|
@@ -38,7 +39,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from sluicemq.broker import Broker, Destination, Selector, Subscription
+from sluicemq.broker import Broker, Consumer, Delivery, Destination, Selector, Subscription
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import BrokerError, SubscriptionInUse
@@ -351,6 +352,37 @@ def _client_part(name: str) -> str:
 def not_owner_error(name: str) -> SubscriptionInUse:
     """Return the refusal of a subscription that another user owns."""
     return SubscriptionInUse(f"the subscription {name} belongs to another user")
+
+
+# --- messages that a client cannot process ------------------------------------------------------
+
+NOT_FOR_JMQ: Final = "NotForJMQ"
+"""Reason of a dead message that no JMQ packet can carry."""
+GIVEN_UP: Final = "client"
+"""Reason of a dead message that a client could not process."""
+MAX_REROUTED: Final = 20
+"""Number of deliveries after which a message that its consumers reject becomes a dead message."""
+
+
+def reroute(
+    broker: Broker, engine_consumer: Consumer, delivery: Delivery, *, too_large: bool = False
+) -> None:
+    """Requeue a message that a client could not process, also for the same consumer; after
+    MAX_REROUTED deliveries it becomes a dead letter. One that is `too_large` for this client does
+    so without another consumer, even if its destination keeps none: it would return at once."""
+    consumers = delivery.subscription.consumers
+    # a closed consumer is not among them
+    has_others = len(consumers) > (engine_consumer in consumers)
+    if (has_others or not too_large) and delivery.attempts < MAX_REROUTED:
+        broker.release(engine_consumer, [delivery.sequence])
+    else:
+        broker.dead_letter(
+            delivery.subscription,
+            delivery.sequence,
+            GIVEN_UP,
+            force=too_large,
+            consumer=engine_consumer,
+        )
 
 
 # --- client ids --------------------------------------------------------------------------------
