@@ -11,9 +11,11 @@ from sluicemq.model.dead_letters import origin_of
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
 from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq.consumer_commands import BATCH
 from sluicemq.protocols.jmq.fields import INT_BLOCK, class_of, encode_blocks, encode_header
 from sluicemq.protocols.jmq.mapping import sysid_of
 from sluicemq.protocols.jmq.packets import AckMode, DestType, I, P, PacketType, Q, R, Status
+from sluicemq.protocols.jmq.wire import encode_packet
 from tests.protocols.jmq.harness import (
     Harness,
     Peer,
@@ -57,6 +59,49 @@ def test_acknowledgement_with_i_bit_is_refused(harness: Harness, peer: Peer) -> 
     assert harness.queue("q").unacked == 1
     peer.acknowledge(message)
     assert harness.queue("q").unacked == 0
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_large_acknowledgement_does_not_delay_other_clients(
+    harness: Harness, peer: Peer, in_transaction: bool
+) -> None:
+    session = peer.create_session()
+    consumer = peer.consume("q", session)
+    peer.send("q", "first", "last")
+    first, last = [(consumer, message.sysid) for message in peer.delivered()]
+    unknown = [(consumer, number.to_bytes(32, "big")) for number in range(3 * BATCH)]
+    transaction = peer.begin(session) if in_transaction else 0
+    header = encode_header(transaction_id=transaction)
+    _, data = peer.encode_request(
+        H.ACKNOWLEDGE, {}, encode_blocks([first, *unknown, last]), header=header
+    )
+    harness.scan_time.limit = 1
+    peer.session.receive(data + peer.encode_request(H.PING)[1])
+    unacked = []
+    while not (replies := peer.receive()):
+        unacked.append(len(peer.session._connection.outbound.consumers[consumer].unacked.first))
+        harness.broker.flush()
+    assert unacked[:3] == [1, 1, 1]
+    assert {reply.type: status(reply) for reply in replies} == {
+        H.ACKNOWLEDGE_REPLY: Status.OK,
+        H.PING_REPLY: Status.OK,
+    }
+    if in_transaction:
+        peer.commit(transaction)
+    assert harness.queue("q").unacked == 0
+
+
+def test_large_redelivery_does_not_delay_other_clients(harness: Harness, peer: Peer) -> None:
+    consumer = peer.consume("q", peer.create_session())
+    peer.send("q", "first", "last")
+    first, last = [(consumer, message.sysid) for message in peer.delivered()]
+    unknown = [(consumer, number.to_bytes(32, "big")) for number in range(3 * BATCH)]
+    body = encode_blocks([first, *unknown, last])
+    harness.scan_time.limit = 1
+    peer.session.receive(encode_packet(H.REDELIVER, 0, 0, {"JMQSetRedelivered": True}, body=body))
+    assert peer.texts() == ["first"]
+    harness.run_event_loop()
+    assert peer.texts() == ["last"]
 
 
 def test_r_bit_of_sender_is_passed_on(harness: Harness, peer: Peer) -> None:

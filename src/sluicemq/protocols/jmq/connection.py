@@ -145,10 +145,11 @@ class SelectorPending(Exception):
         self.selector = selector
 
 
-class SearchPending(Exception):
-    """Raised if a message has to be searched for longer than this iteration allows.
+class RequestPending(Exception):
+    """Raised if a request takes longer than this iteration allows: the search for a message that
+    is sent again, or an acknowledgement of many messages.
 
-    The message is processed again in a later iteration, which continues the search.
+    The packet is processed again in a later iteration, which continues the request.
     """
 
 

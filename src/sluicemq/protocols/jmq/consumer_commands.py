@@ -11,8 +11,9 @@ the end of this process. The replies to the packets of one read are sent togethe
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from sluicemq.broker import Consumer, Delivery, Selector
@@ -22,6 +23,7 @@ from sluicemq.model.errors import AccessDenied, ProtocolError
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import (
     JmqConnection,
+    RequestPending,
     byte_limit,
     client_packet_limit,
 )
@@ -66,8 +68,16 @@ RECOVERY_SECONDS: Final = 0.1
 MAX_CLOSED_CONSUMERS: Final = 10_000
 """Maximum number of closed consumers that a connection knows."""
 
+BATCH: Final = 1000
+"""Number of messages of one acknowledgement that are processed together."""
+
+Block = tuple[int, bytes]
+"""Consumer id and SysMessageID of a message."""
+
 _ACKNOWLEDGE_REPLY: Final = PacketType.ACKNOWLEDGE_REPLY.value
 _OK: Final = Status.OK.value
+_CONSUMED: Final = AckType.CONSUMED.value
+_INT_IDS: Final = BodyType.CONSUMERID_I_SYSMESSAGEID.value
 
 
 class ConsumerCommands:
@@ -78,6 +88,7 @@ class ConsumerCommands:
         "_broker",
         "_connection",
         "_consumers",
+        "_divided",
         "_durables",
         "_pending_replies",
         "_sessions_by_consumer",
@@ -94,6 +105,8 @@ class ConsumerCommands:
         """Timer of a START that is delayed."""
         self._sessions_by_consumer: OrderedDict[int, int] = OrderedDict()
         """Sessions of the latest consumers by JMQConsumerID, for late acknowledgements."""
+        self._divided: dict[Packet, Iterator[Block]] = {}
+        """Remaining blocks of the acknowledgement or redelivery in progress."""
         self._pending_replies: list[bytes] = []
         """Replies to the acknowledgements of the current read."""
 
@@ -402,26 +415,28 @@ class ConsumerCommands:
             raise RejectedRequest(
                 Status.BAD_REQUEST, "ACKNOWLEDGE cannot be sent again with the I bit"
             )
-        blocks = self._ack_blocks(packet)
         transaction = packet.transaction_id
+        kind = _CONSUMED
+        validates = False
         if packet.block:
-            kind = number(packet, "JMQAckType", AckType.CONSUMED)
-            if boolean(packet, "JMQValidate"):
+            kind = number(packet, "JMQAckType", kind)
+            validates = boolean(packet, "JMQValidate")
+        is_recorded = bool(self._divided)
+        for blocks in self._batches_of(packet):
+            if validates:
                 self._check_acknowledged(transaction, blocks)
-                self._connection.reply(packet)
-                return
-            if kind != AckType.CONSUMED:
+            elif kind != _CONSUMED:
                 self._handle_undeliverable(packet, kind, blocks)
-                self._connection.reply(packet)
-                return
-        if transaction:
-            self._acknowledge_in_transaction(transaction, blocks)
-        elif self._acknowledge_blocks(blocks) and packet.flags & A:
+            elif transaction:
+                self._acknowledge_in_transaction(transaction, blocks)
+            elif self._acknowledge_blocks(blocks):
+                is_recorded = True
+        if is_recorded and packet.flags & A:
             self._pending_replies.append(encode_reply(_ACKNOWLEDGE_REPLY, packet.consumer_id, _OK))
-            return
-        self._connection.reply(packet)
+        else:
+            self._connection.reply(packet)
 
-    def _acknowledge_blocks(self, blocks: list[tuple[int, bytes]]) -> bool:
+    def _acknowledge_blocks(self, blocks: list[Block]) -> bool:
         """Acknowledge messages; return whether the journal records it. Raises RejectedRequest."""
         consumers = self._consumers
         is_recorded = False
@@ -444,18 +459,28 @@ class ConsumerCommands:
             data = b"".join(pending)
             self._broker.when_completed(lambda: self._connection.write(data))
 
-    def _ack_blocks(self, packet: Packet) -> list[tuple[int, bytes]]:
-        """Return consumer id and SysMessageID of each block. Raises RejectedRequest."""
-        kind: int = BodyType.NONE
-        if self._connection.level < Level.MQ_3_0:
-            kind = BodyType.CONSUMERID_I_SYSMESSAGEID
+    def _batches_of(self, packet: Packet) -> Iterable[list[Block]]:
+        """Return the blocks of ACKNOWLEDGE or REDELIVER in batches; after a full one, the iteration
+        may raise RequestPending. Raises RejectedRequest."""
+        kind = _INT_IDS if self._connection.level < Level.MQ_3_0 else 0
         if packet.block:
             kind = number(packet, "JMQBodyType", kind)
-        width = INT_BLOCK if kind == BodyType.CONSUMERID_I_SYSMESSAGEID else LONG_BLOCK
+        width = INT_BLOCK if kind == _INT_IDS else LONG_BLOCK
         try:
-            return decode_blocks(packet.body, width)
+            blocks = decode_blocks(packet.body, width)
         except ProtocolError as error:
             raise RejectedRequest(Status.ERROR, str(error)) from None
+        if len(packet.body) <= width * BATCH:
+            return (list(blocks),)
+        return self._divide(packet, self._divided.pop(packet, blocks))
+
+    def _divide(self, packet: Packet, blocks: Iterator[Block]) -> Iterator[list[Block]]:
+        """Yield batches of blocks. Raises RequestPending when the time for scans is used up."""
+        while batch := list(islice(blocks, BATCH)):
+            yield batch
+            if self._broker.scans.is_time_up():
+                self._divided[packet] = blocks
+                raise RequestPending
 
     def _find_consumer(self, consumer_id: int) -> JmsConsumer | None:
         """Return the consumer; None if it is closed without unacked messages.
@@ -486,9 +511,7 @@ class ConsumerCommands:
 
     # --- transactions ------------------------------------------------------------------------
 
-    def _acknowledge_in_transaction(
-        self, transaction: int, blocks: list[tuple[int, bytes]]
-    ) -> None:
+    def _acknowledge_in_transaction(self, transaction: int, blocks: list[Block]) -> None:
         branch = self._branches.active_branch(transaction, self._connection)
         acknowledge = self._broker.transactions.acknowledge
         for consumer, sysid, engine_consumer, delivery in self._take_deliveries(blocks):
@@ -496,7 +519,7 @@ class ConsumerCommands:
                 branch.acked[consumer.number, sysid] = (consumer, engine_consumer, delivery)
 
     def _take_deliveries(
-        self, blocks: list[tuple[int, bytes]]
+        self, blocks: list[Block]
     ) -> Iterator[tuple[JmsConsumer, bytes, Consumer, Delivery]]:
         """Remove unacked messages from their consumers, and yield them. Raises RejectedRequest."""
         for consumer_id, sysid in blocks:
@@ -513,7 +536,7 @@ class ConsumerCommands:
                 yield consumer, sysid, engine_consumer, delivery
             self._remove_if_unused(consumer)
 
-    def _check_acknowledged(self, transaction: int, blocks: list[tuple[int, bytes]]) -> None:
+    def _check_acknowledged(self, transaction: int, blocks: list[Block]) -> None:
         """Raise RejectedRequest unless the transaction contains all these acknowledgements."""
         if not transaction:
             raise RejectedRequest(Status.BAD_REQUEST, "JMQValidate requires a transaction")
@@ -525,9 +548,7 @@ class ConsumerCommands:
 
     # --- undeliverable messages --------------------------------------------------------------
 
-    def _handle_undeliverable(
-        self, packet: Packet, kind: int, blocks: list[tuple[int, bytes]]
-    ) -> None:
+    def _handle_undeliverable(self, packet: Packet, kind: int, blocks: list[Block]) -> None:
         """Reroute or dead-letter messages that the client cannot process.
 
         Raises RejectedRequest.
@@ -550,16 +571,15 @@ class ConsumerCommands:
         """Handle REDELIVER, which has no reply."""
         attempted = boolean(packet, "JMQSetRedelivered")
         transaction = packet.transaction_id or number(packet, "JMQTransactionID", 0)
-        blocks = self._ack_blocks(packet)
-        messages: dict[JmsConsumer, list[bytes]] = {}
-        if transaction:
+        for blocks in self._batches_of(packet):
+            messages: dict[JmsConsumer, list[bytes]] = {}
             branch = self._branches.by_number(transaction)
             if branch is not None and self._connection.number in branch.connection_numbers:
                 messages = self._branches.revoke_acks(branch, blocks)
-        for consumer_id, sysid in blocks:
-            jms_consumer = self._consumers.get(consumer_id)
-            if jms_consumer is not None and jms_consumer.requires_ack:
-                messages.setdefault(jms_consumer, []).append(sysid)
-        for consumer, sysids in messages.items():
-            consumer.redeliver(sysids, attempted)
-            self._remove_if_unused(consumer)
+            for consumer_id, sysid in blocks:
+                jms_consumer = self._consumers.get(consumer_id)
+                if jms_consumer is not None and jms_consumer.requires_ack:
+                    messages.setdefault(jms_consumer, []).append(sysid)
+            for consumer, sysids in messages.items():
+                consumer.redeliver(sysids, attempted)
+                self._remove_if_unused(consumer)

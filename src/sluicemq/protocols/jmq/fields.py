@@ -53,7 +53,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from ipaddress import IPv6Address
 from struct import Struct, error
@@ -152,14 +152,14 @@ def _dotted(address: bytes) -> str:
     return ".".join(map(str, address))
 
 
-def decode_blocks(body: bytes, width: int = LONG_BLOCK) -> list[tuple[int, bytes]]:
-    """Decode (consumer id, SysMessageID) of each block; `width` is LONG_BLOCK or INT_BLOCK.
+def decode_blocks(body: bytes, width: int = LONG_BLOCK) -> Iterator[tuple[int, bytes]]:
+    """Yield (consumer id, SysMessageID) of each block; `width` is LONG_BLOCK or INT_BLOCK.
 
     Raises ProtocolError if the body is not a whole number of blocks.
     """
     if len(body) % width:
         raise ProtocolError(f"{len(body)} bytes are not a multiple of the block size, {width}")
-    return list(_blocks[width].iter_unpack(body))
+    return _blocks[width].iter_unpack(body)
 
 
 def encode_blocks(blocks: list[tuple[int, bytes]], width: int = LONG_BLOCK) -> bytes:

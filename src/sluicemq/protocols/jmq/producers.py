@@ -27,7 +27,7 @@ from sluicemq.model.errors import BrokerError, JournalDamaged, RecordNotFound
 from sluicemq.model.message import Durability, Message, Origin
 from sluicemq.protocols.channel import Publisher, cache_target
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.connection import JmqConnection, SearchPending
+from sluicemq.protocols.jmq.connection import JmqConnection, RequestPending
 from sluicemq.protocols.jmq.destinations import (
     Pattern,
     accepts_replies,
@@ -170,7 +170,7 @@ class Producers:
         """Process a message; return whether it was for all topics that match a wildcard, or for a
         destination that it has created.
 
-        Raises RejectedRequest, AccessDenied, BrokerError, ProtocolError, SearchPending.
+        Raises RejectedRequest, AccessDenied, BrokerError, ProtocolError, RequestPending.
         """
         flags = packet.flags
         message = message_of(packet, self._connection.sender, self._persistent, self._transient)
@@ -201,7 +201,7 @@ class Producers:
     ) -> bool:
         """Accept a message; False if its replies are not to be sent now.
 
-        Raises RejectedRequest, BrokerError; SearchPending unless it is a copy, whose id is new.
+        Raises RejectedRequest, BrokerError; RequestPending unless it is a copy, whose id is new.
         """
         transaction = header.transaction_id or packet.transaction
         if transaction:
@@ -280,7 +280,7 @@ class Producers:
         self, packet: Packet, destination: Destination, message: Message
     ) -> Message | None:
         """Return the original of a message sent again after a connection loss, if it was published.
-        The search is limited, and uses the time for scans. Raises SearchPending."""
+        The search is limited, and uses the time for scans. Raises RequestPending."""
         if self._search is None or self._search[0] is not packet:
             self._searches += 1
             if self._searches > _MAX_SEARCHES:
@@ -294,7 +294,7 @@ class Producers:
                 self._search = None
                 return original
             if self._broker.scans.is_time_up():
-                raise SearchPending
+                raise RequestPending
         self._search = None
         return None
 

@@ -31,7 +31,7 @@ from sluicemq.protocols.jmq.connection import (
     MISSED_PINGS,
     CompilationResult,
     JmqConnection,
-    SearchPending,
+    RequestPending,
     SelectorPending,
     SessionOptions,
     encode_challenge,
@@ -381,7 +381,7 @@ class JmqSession:
             except SelectorPending as pending:
                 repeats_packet = True
                 self._compile(pending)
-            except SearchPending:
+            except RequestPending:
                 repeats_packet = True
                 self._continue_later()
             if channel.ended:
