@@ -37,7 +37,7 @@ _BLOCK: Final = Overflow.BLOCK
 _SYNC: Final = Durability.SYNC
 
 MAX_UNCONFIRMED: Final = 16 << 20
-"""Bytes received, with pending confirmations, above which reading pauses."""
+"""Bytes received, and not durable, above which reading pauses."""
 _COUNT_INTERVAL: Final = 1 << 20
 """Bytes received after which `Publisher.count_received` counts them."""
 MAX_UNREAD: Final = 1 << 20
@@ -72,8 +72,7 @@ class Channel(Generic[Frame]):
     closed   ignored                          dropped
 
     Reading from the client pauses while frames are held, or while more than MAX_UNCONFIRMED bytes
-    wait for their confirmation (or to be durable, in protocols that confirm nothing), or more than
-    MAX_UNREAD bytes of replies are unread.
+    wait to be durable, or more than MAX_UNREAD bytes of replies are unread.
 
     traffic      counters of all clients of the protocol
     identity     user of the connection
@@ -83,7 +82,7 @@ class Channel(Generic[Frame]):
     held_frames  frames that wait behind one that takes time; None if none does
     held_bytes   their size as input, in bytes
     paused       reading is paused
-    unconfirmed  bytes received whose confirmations are pending
+    unconfirmed  bytes received that are not durable
     unread       bytes of replies since the client stopped reading
     """
 
@@ -151,11 +150,11 @@ class Channel(Generic[Frame]):
             self.held_frames += frames
         self.held_bytes += size
 
-    def release(self) -> tuple[list[Frame], int]:
-        """Hold no more frames; return the held ones and their size as input, in bytes."""
+    def release(self) -> list[Frame]:
+        """Hold no more frames, and return the held ones."""
         frames, self.held_frames = self.held_frames, None
-        size, self.held_bytes = self.held_bytes, 0
-        return frames or [], size
+        self.held_bytes = 0
+        return frames or []
 
     def update_reading(self) -> None:
         """Pause or resume reading, as described in the class."""
@@ -228,17 +227,16 @@ class LoginCheck(Generic[Frame]):
         self,
         channel: Channel[Frame],
         answer: Callable[[Frame, Identity | AccessError], None],
-        process: Callable[[list[Frame], int], None],
+        process: Callable[[list[Frame]], None],
     ) -> None:
         """Set the session's part.
 
         answer   answers a request. With an identity, the channel acts as that user already
-        process  processes the frames that were received after a request whose check took time, and
-                 whose size as input is given in bytes
+        process  processes the frames that were received after a request whose check took time
         """
         self._channel = channel
         self._answer: Callable[[Frame, Identity | AccessError], None] | None = answer
-        self._process: Callable[[list[Frame], int], None] | None = process
+        self._process: Callable[[list[Frame]], None] | None = process
         self._request: Frame | None = None
         """Login in progress."""
         self._close_alarm = Alarm(channel.transport)
@@ -273,7 +271,7 @@ class LoginCheck(Generic[Frame]):
         request, self._request = self._request, None
         channel = self._channel
         was_holding = channel.held_frames is not None
-        frames, size = channel.release()
+        frames = channel.release()
         answer, process = self._answer, self._process
         if request is None or answer is None or process is None or channel.closed:
             return
@@ -287,7 +285,7 @@ class LoginCheck(Generic[Frame]):
                 self.logged_in = True
         answer(request, result)
         if was_holding and not channel.closed:
-            process(frames, size)
+            process(frames)
 
     def close_later(self, reason: str) -> None:
         """Close the connection REFUSED_SECONDS from now, because its login is refused."""
@@ -434,20 +432,19 @@ class Publisher(Generic[Request]):
 
     # --- confirmations -----------------------------------------------------------------------
 
-    def confirm(self, size: int) -> None:
-        """Confirm the accepted messages of a read of `size` bytes once they are durable."""
+    def confirm(self) -> None:
+        """Confirm the accepted messages of a read once they are durable."""
         batch = self.accepted
         if batch:
             self.accepted = []
-            self._confirm_when_durable(batch, size)
+            self._confirm_when_durable(batch, 0)
 
     def confirm_parked(self, request: Request) -> None:
         """Confirm a message that was parked, once it is durable."""
         self._confirm_when_durable([request], 0)
 
     def count_received(self, size: int) -> None:
-        """Count a read of `size` bytes in a protocol that confirms nothing, so that reading pauses
-        while too many bytes are not durable."""
+        """Count `size` bytes of input, so that reading pauses while too many are not durable."""
         self._uncounted += size
         if self._uncounted >= _COUNT_INTERVAL:
             counted, self._uncounted = self._uncounted, 0

@@ -73,8 +73,9 @@ def test_messages_of_read_are_confirmed_together_once_durable() -> None:
     fixture = ChannelFixture()
     assert fixture.publish(1, fixture.free)
     assert fixture.publish(2, fixture.free)
-    fixture.publisher.confirm(100)
-    assert fixture.channel.unconfirmed == 100
+    fixture.publisher.confirm()
+    fixture.publisher.count_received(1 << 20)
+    assert fixture.channel.unconfirmed == 1 << 20
     assert fixture.transport.written == b""
     fixture.harness.run_event_loop()
     assert fixture.transport.written == b"1;2;"
@@ -86,7 +87,7 @@ def test_error_in_confirmation_ends_only_its_connection() -> None:
     faults = fixture.transport.catch_faults()
     fixture.session.encode_confirms = lambda batch: [b"%d" % number for number in ["a"]]  # type: ignore[method-assign,str-format]
     fixture.publish(1, fixture.free)
-    fixture.publisher.confirm(100)
+    fixture.publisher.confirm()
     fixture.harness.run_event_loop()
     assert [type(fault) for fault in faults] == [TypeError]
 
@@ -190,7 +191,7 @@ def test_reading_pauses_while_data_is_unconfirmed_unread_or_frames_are_pending()
     channel.update_reading()
     assert transport.paused
     assert channel.held_bytes == 9
-    assert channel.release() == ([b"frame", b"next"], 9)
+    assert channel.release() == [b"frame", b"next"]
     assert channel.held_bytes == 0
 
 

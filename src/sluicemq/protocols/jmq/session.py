@@ -269,14 +269,12 @@ class JmqSession:
         if channel.ended:
             return
         self._idle_checks = 0
-        decoder = self._decoder
-        size = len(data) + decoder.buffered
-        packets = decoder.feed(data)
-        size -= decoder.buffered
+        packets = self._decoder.feed(data)
         if channel.held_frames is not None:
-            channel.hold(packets, size)
+            channel.hold(packets, _size(packets))
         else:
-            self._handle(packets, size)
+            self._handle(packets)
+        self._producers.publisher.count_received(len(data))
 
     @property
     def buffered(self) -> int:
@@ -357,9 +355,9 @@ class JmqSession:
 
     # --- packets -----------------------------------------------------------------------------
 
-    def _handle(self, packets: list[Packet], size: int = 0) -> None:
-        """Process packets of `size` bytes, up to a login or selector that takes time, or until the
-        time for scans is used up."""
+    def _handle(self, packets: list[Packet]) -> None:
+        """Process packets, up to a login or selector that takes time, or until the time for scans
+        is used up."""
         channel = self._channel
         login = self._login
         send = self._producers.send
@@ -394,11 +392,9 @@ class JmqSession:
                 self._continue_later()
             if channel.held_frames is not None:
                 if remaining := packets[index if repeats_packet else index + 1 :]:
-                    held_size = sum(len(item.head) + len(item.body) for item in remaining)
-                    size -= held_size
-                    channel.hold(remaining, held_size)
+                    channel.hold(remaining, _size(remaining))
                 break
-        self._producers.publisher.confirm(size)
+        self._producers.publisher.confirm()
         self._consumer_commands.confirm()
         if channel.closed:
             return
@@ -434,7 +430,7 @@ class JmqSession:
         channel = self._channel
         if self._interrupted and not channel.congested:
             self._interrupted = False
-            self._handle(*channel.release())
+            self._handle(channel.release())
 
     def _compile(self, pending: SelectorPending) -> None:
         """Compile a selector in another thread before further packets are processed."""
@@ -445,11 +441,11 @@ class JmqSession:
     def _selector_compiled(self, compiled: CompilationResult) -> None:
         """Process the packets that wait for the selector, the first of which has it."""
         self._compilation = None
-        packets, size = self._channel.release()
+        packets = self._channel.release()
         self._connection.broker.schedule_flush()
         if packets and isinstance(compiled, SelectorError):
             self._connection.refuse(packets.pop(0), compiled)
-        self._handle(packets, size)
+        self._handle(packets)
 
     def _too_large_error(self, packet: Oversized) -> RejectedRequest:
         """Return the error for a packet above the limits."""
@@ -658,6 +654,11 @@ class JmqSession:
         if not self._channel.closed:
             self._stop()
             self._channel.transport.close(reason)
+
+
+def _size(packets: list[Packet]) -> int:
+    """Return the size of packets, in bytes."""
+    return sum(len(packet.head) + len(packet.body) for packet in packets)
 
 
 def _ignore(packet: Packet) -> None:

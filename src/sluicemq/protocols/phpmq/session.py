@@ -239,11 +239,11 @@ class PhpmqSession:
         self._channel.close()
         self._unsubscribe()
         self._drop_waiting()
-        frames, _ = self._channel.release()
+        frames = self._channel.release()
         sends = [frame for frame in frames if frame[0] == SEND]
         while sends:
             self._handle(sends)
-            sends, _ = self._channel.release()
+            sends = self._channel.release()
         self._publisher.release()
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
@@ -467,7 +467,7 @@ class PhpmqSession:
 
     def _finish_parked(self, request: None, error: BrokerError | None) -> None:
         """Continue after the send that waited for capacity is accepted; close if it is refused."""
-        frames, _ = self._channel.release()
+        frames = self._channel.release()
         if error is None:
             self._handle(frames)
         else:

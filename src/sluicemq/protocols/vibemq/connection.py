@@ -292,10 +292,10 @@ class VibemqConnection:
         cache_target(self.targets, name, target)
         return target
 
-    def confirm(self, size: int) -> None:
-        """Confirm the messages of a read of `size` bytes once they are durable."""
+    def confirm(self) -> None:
+        """Confirm the messages of a read once they are durable."""
         self.channel.traffic.published += len(self.publisher.accepted)
-        self.publisher.confirm(size)
+        self.publisher.confirm()
 
     def encode_confirms(self, batch: list[Request]) -> list[bytes]:
         """Return the PublishAcks."""

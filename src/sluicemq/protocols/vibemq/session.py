@@ -170,19 +170,14 @@ class VibemqSession:
         channel = self._channel
         if channel.ended:
             return
-        decoder = self._decoder
-        size = len(data)
-        begun = decoder.buffered
-        frames = decoder.feed(data)
-        if frames:
-            size += begun
+        frames = self._decoder.feed(data)
         if self._options.rate_limit:
             frames = self._refuse_excess(frames)
-        size += decoder.unpacked
         if channel.held_frames is not None:
-            channel.hold(frames, size)
+            channel.hold(frames, _size(frames))
         else:
-            self._handle(frames, size)
+            self._handle(frames)
+        self._connection.publisher.count_received(len(data) + self._decoder.unpacked)
 
     def _schedule_next(self, wait: bool) -> bool:
         """Return whether received input is left, and schedule its processing unless that has to
@@ -200,7 +195,7 @@ class VibemqSession:
             return  # it is scheduled again when that has changed
         large = self._decoder.large
         if self._channel.held_frames is not None:
-            self._handle(*self._channel.release())
+            self._handle(self._channel.release())
         elif large is None:
             self.receive(b"")
         else:
@@ -223,7 +218,8 @@ class VibemqSession:
         frames = [result.frame]
         if self._options.rate_limit:
             frames = self._refuse_excess(frames)
-        self._handle(frames, len(result.frame.payload), result)
+        self._handle(frames, result)
+        self._connection.publisher.count_received(len(result.frame.payload))
 
     def end_of_input(self) -> None:
         """Process the remaining requests, then close. A login that waits for its password check is
@@ -300,11 +296,9 @@ class VibemqSession:
 
     # --- frames ------------------------------------------------------------------------------
 
-    def _handle(self, frames: list[Frame], size: int = 0, large: LargeFrame | None = None) -> None:
-        """Process frames, up to an infrequent request.
-
-        `size` is the bytes in which they were received; `large` is the only frame if that is large.
-        """
+    def _handle(self, frames: list[Frame], large: LargeFrame | None = None) -> None:
+        """Process frames, up to an infrequent request. `large` is the only frame if that is
+        large."""
         channel = self._channel
         acknowledge = self._subscriptions.acknowledge
         publish = self._connection.publish
@@ -331,9 +325,9 @@ class VibemqSession:
                 self._execute(frame, follows_ack=index > 0 and frames[index - 1][0] == ACK)
                 later_frames = frames[index + 1 :]
                 if later_frames and not self._refusal:
-                    channel.hold(later_frames, size)
+                    channel.hold(later_frames, _size(later_frames))
                     break
-        self._connection.confirm(size)
+        self._connection.confirm()
         if channel.held_frames is None:
             decoder = self._decoder
             if channel.ended or (
@@ -526,6 +520,15 @@ class VibemqSession:
                 self._login.close_later(reason)
             else:
                 self._channel.transport.close(reason)
+
+
+def _size(frames: list[Frame]) -> int:
+    """Return the size of the ids, payloads and headers of frames, in bytes."""
+    return sum(
+        len(field)
+        for frame in frames
+        for field in (frame.id, frame.payload, *frame.headers, *frame.headers.values())
+    )
 
 
 def _login_error(error: AccessError, connect: Frame) -> tuple[str, str]:

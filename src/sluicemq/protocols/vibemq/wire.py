@@ -425,11 +425,11 @@ class Decoder(FrameDecoder[Frame]):
 
     def feed(self, data: bytes) -> list[Frame]:
         """Decode received bytes and return the complete frames. Never raises."""
+        self.unpacked = 0
         if self.large is not None:
             self._rest += data
             return []
         self.backlog = False
-        self.unpacked = 0
         return super().feed(data)
 
     def _parse(self, data: bytes, frames: list[Frame]) -> int:
