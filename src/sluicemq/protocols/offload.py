@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from sluicemq.broker import Delivery
+from sluicemq.broker import Consumer, Delivery
 from sluicemq.model.errors import ProtocolError, without_traceback
 from sluicemq.model.message import Message
+from sluicemq.protocols.channel import Channel
 from sluicemq.protocols.transcoding import content, expanded_size
 from sluicemq.protocols.transport import Alarm, Background, Transport
 
@@ -197,3 +198,20 @@ class BodyConversion:
         self._job.cancel()
         blocked, self.blocked = self.blocked, []
         return blocked
+
+
+def unblock(
+    channel: Channel[Any], consumer: Consumer, blocked: list[Delivery], keep: int = 0
+) -> list[Delivery]:
+    """Return the deliveries to send now that the first is converted: those that are still unacked.
+
+    If the client reads too slowly, all but `keep` of them are requeued instead, because they would
+    fill the memory.
+    """
+    unacked = [item for item in blocked if consumer.unacked.get(item.sequence) is item]
+    if channel.congested:
+        unsent = [delivery.sequence for delivery in unacked[keep:]]
+        channel.broker.release(consumer, unsent, attempted=False)
+        del unacked[keep:]
+    channel.broker.mark_sent(unacked)
+    return unacked

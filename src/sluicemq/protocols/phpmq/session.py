@@ -73,7 +73,7 @@ from sluicemq.protocols.channel import (
     cache_target,
     find_target,
 )
-from sluicemq.protocols.offload import LARGE, BodyConversion, Offload
+from sluicemq.protocols.offload import LARGE, BodyConversion, Offload, unblock
 from sluicemq.protocols.phpmq.wire import (
     ACKNOWLEDGE,
     CONSUME,
@@ -603,17 +603,8 @@ class PhpmqSession:
         blocked = self._conversion.take_blocked()
         consumer = self._consumer
         assert consumer is not None  # its end ends the conversion
-        unacked = [
-            delivery for delivery in blocked if consumer.unacked.get(delivery.sequence) is delivery
-        ]
-        is_unacked = unacked[:1] == blocked[:1]
-        if self._channel.congested:
-            # the client reads too slowly: the others would fill the memory, once converted
-            count = 1 if is_unacked else 0
-            unsent = [delivery.sequence for delivery in unacked[count:]]
-            del unacked[count:]
-            self._broker.release(consumer, unsent, attempted=False)
-        self._broker.mark_sent(unacked)
+        is_unacked = consumer.unacked.get(blocked[0].sequence) is blocked[0]
+        unacked = unblock(self._channel, consumer, blocked, keep=is_unacked)
         self._dispatch(unacked, body if is_unacked else None)
         if not self._conversion.blocked:
             self._pauses.resume(_CONVERTING)

@@ -66,7 +66,7 @@ from sluicemq.protocols.channel import (
     SentDeliveries,
     Unacked,
 )
-from sluicemq.protocols.offload import LARGE
+from sluicemq.protocols.offload import LARGE, unblock
 from sluicemq.protocols.transcoding import conversion_time, expanded_size
 from sluicemq.protocols.transport import Alarm
 from sluicemq.protocols.vibemq.compression import Compression
@@ -363,21 +363,13 @@ class Subscriber:
             raise frame
         consumer = self.consumer
         assert consumer is not None  # its end cancels the timer
-        unacked = consumer.unacked
-        deliveries, self._blocked = self._blocked, []
-        remaining = [
-            delivery for delivery in deliveries if unacked.get(delivery.sequence) is delivery
-        ]
-        if self._connection.channel.congested:
-            # the client reads too slowly: more frames would fill the memory
-            unsent = [delivery.sequence for delivery in remaining]
-            self._broker.release(consumer, unsent, attempted=False)
+        channel = self._connection.channel
+        blocked, self._blocked = self._blocked, []
+        self._send(consumer, unblock(channel, consumer, blocked))
+        if channel.congested:
             if self._subscriptions.is_silent:
                 self.reduce_window()
             self.update_unacked_bytes()
-        else:
-            self._broker.mark_sent(remaining)
-            self._send(consumer, remaining)
         if not self._blocked:
             self.pauses.resume(_ENCODING)
 
