@@ -175,10 +175,12 @@ class BodyConversion:
     blocked  that delivery and those after it, which the session adds; empty without a conversion
     """
 
-    __slots__ = ("_job", "blocked")
+    __slots__ = ("_job", "_sequence", "blocked")
 
     def __init__(self, transport: Transport, offload: Offload) -> None:
         self._job = SessionJob(transport, offload)
+        self._sequence = 0
+        """Sequence of the message that is being converted."""
         self.blocked: list[Delivery] = []
 
     def start(
@@ -186,16 +188,23 @@ class BodyConversion:
     ) -> None:
         """Convert the body of `message`, that of the first delivery, and call `send` with it."""
         self.blocked = deliveries
+        if self._job.is_running and self._sequence == message.sequence:
+            return
+        self._job.cancel()
+        self._sequence = message.sequence
         size = 2 * expanded_size(message)
         self._job.start(partial(content, message), partial(self._send, send), size)
 
     def _send(self, send: Callable[[bytes], None], body: bytes | ProtocolError) -> None:
         assert isinstance(body, bytes)  # a body that cannot be read stays as it is
-        send(body)
+        if self.blocked:
+            send(body)
 
-    def take_blocked(self) -> list[Delivery]:
-        """Remove and return the blocked deliveries. Their conversion is not reported any more."""
-        self._job.cancel()
+    def take_blocked(self, *, cancel: bool = True) -> list[Delivery]:
+        """Remove and return the blocked deliveries. Unless `cancel`, their conversion goes on:
+        `start` continues it for the same message and an equal `send`."""
+        if cancel:
+            self._job.cancel()
         blocked, self.blocked = self.blocked, []
         return blocked
 

@@ -863,6 +863,18 @@ def test_requests_during_conversion_dispatch_once(harness: Harness) -> None:
     assert bodies == [MAP, {"n": 1}, {"n": 2}]
 
 
+def test_request_for_same_queue_continues_conversion(harness: Harness) -> None:
+    publish_maps(harness, MAP, {"n": 1})
+    consumer = harness.connect()
+    consumer.consume(b"q", 10)
+    [(work, callback)] = harness.background.jobs
+    consumer.consume(b"q", 10)
+    assert len(harness.background.jobs) == 1
+    callback(work())
+    harness.run_event_loop()
+    assert [json.loads(body) for body in consumer.bodies()] == [MAP, {"n": 1}]
+
+
 @pytest.mark.parametrize("is_ended", [False, True])
 def test_nothing_more_is_converted_for_client_that_does_not_read(
     harness: Harness, is_ended: bool

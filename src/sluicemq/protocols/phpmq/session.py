@@ -376,10 +376,14 @@ class PhpmqSession:
             self._broker.detach(consumer)
 
     def _forget_consumer(self) -> list[int]:
-        """Forget the consumer; return the sequences of the deliveries that have not been sent."""
+        """Forget the consumer; return the sequences of the deliveries that have not been sent.
+
+        A client that repeats its consume request at short intervals must get a message whose
+        conversion takes longer, so a conversion goes on until the end of the connection.
+        """
         self._consumer = None
         self._pauses.consumers.clear()
-        blocked = self._conversion.take_blocked()
+        blocked = self._conversion.take_blocked(cancel=self._channel.ended)
         self._pauses.resume(_CONVERTING)
         return [delivery.sequence for delivery in blocked]
 
