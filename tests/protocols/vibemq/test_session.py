@@ -27,7 +27,7 @@ from sluicemq.model.errors import (
 from sluicemq.model.message import Durability
 from sluicemq.protocols.channel import MAX_UNCONFIRMED
 from sluicemq.protocols.transport import Login
-from sluicemq.protocols.vibemq import compression, wire
+from sluicemq.protocols.vibemq import compression, session, wire
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.connection import SessionOptions
 from sluicemq.protocols.vibemq.session import MAX_UNPACKED_BYTES
@@ -966,6 +966,26 @@ def test_one_infrequent_request_is_processed_in_iteration(harness: Harness, kind
     assert [frame.id for frame in peer.frames()] == ["1"]
     harness.run_event_loop()
     assert [frame.id for frame in peer.frames()] == ["2"]
+
+
+def test_waiting_requests_are_measured_once(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[Frame] = []
+
+    def size(frames: list[Frame]) -> int:
+        measured.extend(frames)
+        return len(frames)
+
+    monkeypatch.setattr(session, "_size", size)
+    peer = harness.connect()
+    peer.session.receive(wire.encode(Frame(wire.QUEUE_INFO, "1", "a")) * 20)
+    for waiting in range(19, 0, -1):
+        assert peer.session.buffered == waiting
+        harness.run_event_loop()
+    assert peer.session.buffered == 0
+    assert len(peer.frames()) == 20
+    assert len(measured) < 40
 
 
 def test_no_list_is_sent_to_client_that_has_not_read_those_before(harness: Harness) -> None:

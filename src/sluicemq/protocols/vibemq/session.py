@@ -195,7 +195,8 @@ class VibemqSession:
             return  # it is scheduled again when that has changed
         large = self._decoder.large
         if self._channel.held_frames is not None:
-            self._handle(self._channel.release())
+            size = self._channel.held_bytes
+            self._handle(self._channel.release(), size)
         elif large is None:
             self.receive(b"")
         else:
@@ -218,7 +219,7 @@ class VibemqSession:
         frames = [result.frame]
         if self._options.rate_limit:
             frames = self._refuse_excess(frames)
-        self._handle(frames, result)
+        self._handle(frames, large=result)
         self._connection.publisher.count_received(len(result.frame.payload))
 
     def end_of_input(self) -> None:
@@ -296,9 +297,11 @@ class VibemqSession:
 
     # --- frames ------------------------------------------------------------------------------
 
-    def _handle(self, frames: list[Frame], large: LargeFrame | None = None) -> None:
-        """Process frames, up to an infrequent request. `large` is the only frame if that is
-        large."""
+    def _handle(self, frames: list[Frame], size: int = 0, large: LargeFrame | None = None) -> None:
+        """Process frames, up to an infrequent request.
+
+        `size` is their `_size` if it is known; `large` is the only frame if that is large.
+        """
         channel = self._channel
         acknowledge = self._subscriptions.acknowledge
         publish = self._connection.publish
@@ -325,7 +328,8 @@ class VibemqSession:
                 self._execute(frame, follows_ack=index > 0 and frames[index - 1][0] == ACK)
                 later_frames = frames[index + 1 :]
                 if later_frames and not self._refusal:
-                    channel.hold(later_frames, _size(later_frames))
+                    later = size - _size(frames[: index + 1]) if size else _size(later_frames)
+                    channel.hold(later_frames, later)
                     break
         self._connection.confirm()
         if channel.held_frames is None:
