@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from sluicemq.broker import Broker
 from sluicemq.broker.scheduler import NEVER
 from sluicemq.model.destination import Overflow
 from tests.support.broker import DAY, BrokerFixture, bodies, move_ready
+from tests.support.scan_time import ScanTime
 
 
 def test_message_is_delivered_until_last_millisecond_of_its_ttl() -> None:
@@ -197,3 +199,58 @@ def test_message_that_expires_before_it_is_due_is_never_delivered() -> None:
     fixture.wait(200)
     assert reader.got() == []
     assert queue.statistics.expired == 1
+
+
+# --- many messages at the same time ---------------------------------------------------------------
+
+
+class LimitedFixture(BrokerFixture):
+    """A broker whose scans have time for three messages in each iteration."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broker = Broker(self.journal, self.clock, start_deadline=ScanTime(2).start)
+
+
+def test_many_messages_with_same_expiration_end_in_slices() -> None:
+    fixture = LimitedFixture()
+    queue = fixture.queue(dead_letter=True)
+    fixture.send(queue, *"abcdefgh", expiration=fixture.clock.wall + 50)
+    fixture.clock.advance(200)
+    fixture.broker.tick()
+    counts = [queue.statistics.expired]
+    while queue.waiting:
+        fixture.broker.flush()
+        counts.append(queue.statistics.expired)
+    assert counts == [2, 2, 4, 6, 8]
+    assert [message.body for message in fixture.dead_letters()] == [b"%c" % c for c in b"abcdefgh"]
+
+
+def test_expired_message_that_dispatch_finds_first_expires_once() -> None:
+    fixture = LimitedFixture()
+    fixture.queue("q.dlq", max_messages=1)
+    queue = fixture.queue(dead_letter=True)
+    fixture.send(queue, *"abcdefgh", expiration=fixture.clock.wall + 50)
+    fixture.clock.advance(200)
+    fixture.broker.tick()
+    reader = fixture.read(queue)
+    for _ in range(10):
+        fixture.broker.flush()
+    assert reader.got() == []
+    assert queue.statistics.expired == 8
+    assert (len(fixture.dead_letters()), queue.waiting) == (1, 7)
+
+
+def test_many_messages_with_same_delivery_time_become_ready_in_slices() -> None:
+    fixture = LimitedFixture()
+    queue = fixture.queue()
+    fixture.send(queue, *"abcdefgh", deliver_at=fixture.clock.wall + 50)
+    counts = []
+    fixture.clock.advance(50)
+    while queue.queue.scheduled:
+        assert fixture.broker.deadline() <= fixture.clock.steady
+        fixture.broker.tick()
+        counts.append(queue.queue.ready)
+        fixture.broker.flush()
+    assert counts == [3, 6, 8]
+    assert fixture.read(queue).got() == list("abcdefgh")

@@ -208,7 +208,8 @@ def test_messages_of_deleted_queue_are_dropped_in_slices(limit: int) -> None:
         clock.advance(1000)
         broker.tick()
         broker.flush()
-        assert waiting - DISCARDED_TOGETHER * limit <= queue.queue.waiting < waiting
+        # none if the timers have used up the time
+        assert waiting - DISCARDED_TOGETHER * limit <= queue.queue.waiting <= waiting
         waiting = queue.queue.waiting
     assert broker.destinations.find(Address(Kind.QUEUE, "q.dlq")) is None
     assert (successor.waiting, broker.journal.stats().live, broker.memory) == (0, 0, 0)

@@ -17,7 +17,6 @@ from sluicemq.broker.destinations import Destinations, creator_text
 from sluicemq.broker.dispatch import acknowledge, deliver_one, dispatch, flush_acks, requeue_at_tail
 from sluicemq.broker.fan_out import join_group, leave_group, transfer_retained
 from sluicemq.broker.operations import Operations
-from sluicemq.broker.pending.entry import ENDED
 from sluicemq.broker.publishing import GroupCommit, Publisher, limited_expiration
 from sluicemq.broker.routing import Selector
 from sluicemq.broker.samplers import DepthSampler, StatsSampler
@@ -41,7 +40,7 @@ from sluicemq.broker.subscription import (
     discard_waiting,
     drop,
     end,
-    expire,
+    expire_all,
     mark_available,
     remove_delivered,
     suspend,
@@ -658,15 +657,15 @@ class Broker:
         core.scans.end_iteration()
 
     def tick(self) -> None:
-        """Apply expiry, delays and acknowledgement timeouts that are due. Call `flush`
-        afterwards.
+        """Apply expiry, delays and acknowledgement timeouts that are due, as far as the time for
+        scans permits. Call `flush` afterwards.
         """
+        core = self.core
         now = self.clock.steady
-        for delivery in self.core.wheel.due(now):
-            # the end of one delivery may end another
-            if delivery.state != ENDED and not delivery.subscription.closed:
-                expire(delivery)
-        self.core.timers.run(now)
+        due = core.wheel.due(now)
+        if due:
+            core.scans.begin_steps(expire_all(due))
+        core.timers.run(now, core.scans.is_time_up)
 
     def deadline(self) -> int:
         """Return the steady time in ms at which `tick` is due, or NEVER."""

@@ -8,10 +8,11 @@ setting of the wall clock to use.
 
 A scan is work whose length depends on the number of messages: a browse, the matching of ready
 messages against a new selector, a purge, the deletion of a destination, the commit of a large
-transaction, a list. All scans of a broker share one deadline per iteration, so that a thousand of
-them delay other connections no more than one does. The rest continues in later iterations, first
-come, first served. The caller provides a function that starts a deadline; `flush` ends the
-iteration. A scan examines one message before it calls `is_time_up`, so each slice makes progress.
+transaction, a list, the end of many messages with the same expiration. All scans of a broker share
+one deadline per iteration, so that a thousand of them delay other connections no more than one
+does. The rest continues in later iterations, first come, first served. The caller provides a
+function that starts a deadline; `flush` ends the iteration. A scan examines one message before it
+calls `is_time_up`, so each slice makes progress.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Final, Generic
 
-from sluicemq.broker.pending.entry import READY, SCHEDULED, AnyEntry
+from sluicemq.broker.pending.entry import AnyEntry
 
 
 class Clock:
@@ -95,12 +96,14 @@ class Timers:
         """Return the steady time in ms of the next call, or NEVER."""
         return self._heap[0][0] if self._heap else NEVER
 
-    def run(self, now: int) -> None:
-        """Make every call that is due."""
+    def run(self, now: int, is_time_up: Deadline) -> None:
+        """Make the calls that are due, until the time is used up."""
         heap = self._heap
         while heap and heap[0][0] <= now:
             _, _, call, argument = heappop(heap)
             call(argument)
+            if is_time_up():
+                break
 
 
 class ExpiryWheel(Generic[AnyEntry]):
@@ -152,7 +155,7 @@ class ExpiryWheel(Generic[AnyEntry]):
         return self._heap[0] * self.SLOT_MS if self._heap else NEVER
 
     def due(self, now: int) -> list[AnyEntry]:
-        """Remove and return deliveries that have expired while READY or SCHEDULED."""
+        """Remove and return the deliveries that have expired; some may be UNACKED."""
         expired: list[AnyEntry] = []
         while self._heap and self._heap[0] <= now // self.SLOT_MS:
             due_number = heappop(self._heap)
@@ -160,7 +163,7 @@ class ExpiryWheel(Generic[AnyEntry]):
                 number = delivery.expires // self.SLOT_MS + 1
                 if number != due_number:
                     self._put(number, delivery)
-                elif delivery.state == READY or delivery.state == SCHEDULED:
+                else:
                     expired.append(delivery)
         return expired
 

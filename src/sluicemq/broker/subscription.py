@@ -383,6 +383,20 @@ def expire(delivery: Delivery) -> None:
     compact_pending_queues(delivery.subscription)
 
 
+def expire_all(deliveries: list[Delivery]) -> Iterator[None]:
+    """Expire those deliveries that still wait, and yield after each."""
+    for delivery in deliveries:
+        subscription = delivery.subscription
+        if (
+            (delivery.state == READY or delivery.state == SCHEDULED)
+            and not subscription.closed
+            # dispatch has found it expired, and the dead-letter queue is full
+            and delivery.sequence not in subscription.refused
+        ):
+            expire(delivery)
+            yield
+
+
 def expire_uncounted(delivery: Delivery) -> None:
     """Expire a delivery that is not counted as waiting."""
     delivery.subscription.destination.statistics.expired += 1
