@@ -15,7 +15,7 @@ from sluicemq.broker import Destination, Window
 from sluicemq.management.operation import SortedPageQuery
 from sluicemq.model.access import Identity
 from sluicemq.model.destination import Address, DestinationSettings, Kind
-from tests.admin.context import AttachedConsumer
+from tests.admin.context import AttachedConsumer, connection_item
 from tests.admin.destinations import queue, read, send, topic
 from tests.support.api import ApiFixture, in_event_loop
 from tests.support.broker import Reader
@@ -188,6 +188,23 @@ async def test_list_is_sorted_in_several_slices(
     assert page.items == sorted(numbers, reverse=order == "desc")[2 * RUN - 10 : 2 * RUN + 10]
     assert (page.total, page.next_cursor) == (10 * RUN, str(2 * RUN + 10))
     assert max(compared.values()) <= 3 * RUN
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/transactions/x/rollback"), ("GET", "/connections/x")]
+)
+@in_event_loop
+async def test_search_for_an_id_checks_its_time(
+    api_fixture: ApiFixture, method: str, path: str
+) -> None:
+    registry: Any = api_fixture.context.connections
+    for number in range(100):
+        api_fixture.broker.transactions.begin()
+        registry.views.append(connection_item(number))
+    api_fixture.scan_time.limit = 10
+    response = await api_fixture.http_client(local=True).request(method, path)
+    assert response.status == 404
+    assert sum(api_fixture.scan_time.checks) >= 100
 
 
 LISTS = {

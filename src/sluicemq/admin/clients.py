@@ -99,7 +99,7 @@ class ConnectionService(Service):
     @handles(GET_CONNECTION)
     async def show(self, call: Call, parameters: IdPath) -> ConnectionItem:
         """GET /connections/{id}"""
-        connection = self._find(parameters)
+        connection = await self._find(call, parameters)
         if not may_see_connection(call.identity, connection.session_info()):
             raise _no_connection()
         return _connection_item(connection)
@@ -107,15 +107,16 @@ class ConnectionService(Service):
     @handles(CLOSE_CONNECTION)
     async def close(self, call: Call, parameters: CloseConnection) -> None:
         """DELETE /connections/{id}"""
-        connection = self._find(parameters)
+        connection = await self._find(call, parameters)
         info = connection.session_info()
         reason = " ".join(printable(parameters.reason).split())
         connection.disconnect(f"{_CLOSE_REASON}: {reason}" if reason else _CLOSE_REASON)
         user = printable(info.user) or "an anonymous client"
         call.note = f"{info.protocol} of {user} at {connection.peer} {reason}"
 
-    def _find(self, parameters: IdPath) -> ListedConnection:
-        for connection in self._context.connections:
+    async def _find(self, call: Call, parameters: IdPath) -> ListedConnection:
+        slices = TimeSlices(self._broker, call.caller)
+        async for connection in slices.iterate(self._context.connections):
             if str(connection.number) == parameters.id:
                 return connection
         raise _no_connection()
@@ -405,7 +406,7 @@ class TransactionService(Service):
     @handles(COMMIT_TRANSACTION)
     async def commit(self, call: Call, parameters: IdPath) -> None:
         """POST /transactions/{id}/commit"""
-        transaction = self._find(call, parameters)
+        transaction = await self._find(call, parameters)
         if not transaction.xid:
             raise ApiError(
                 409,
@@ -421,13 +422,16 @@ class TransactionService(Service):
     @handles(ROLL_BACK_TRANSACTION)
     async def roll_back(self, call: Call, parameters: IdPath) -> None:
         """POST /transactions/{id}/rollback"""
-        transaction = self._find(call, parameters)
+        transaction = await self._find(call, parameters)
         await wait_until_durable(self._broker, self._broker.transactions.rollback(transaction))
 
-    def _find(self, call: Call, parameters: IdPath) -> Transaction:
-        for transaction in self._broker.transactions.values():
-            if id_of(transaction) == parameters.id and may_administer_transaction(
-                call.identity, transaction
+    async def _find(self, call: Call, parameters: IdPath) -> Transaction:
+        slices = TimeSlices(self._broker, call.caller)
+        async for transaction in slices.iterate(self._broker.transactions.values()):
+            if (
+                id_of(transaction) == parameters.id
+                and transaction.state is not TransactionState.ENDED
+                and may_administer_transaction(call.identity, transaction)
             ):
                 call.note = f"{len(transaction.sends)} sent, {len(transaction.acks)} acknowledged"
                 if transaction.xid:
