@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from sluicemq.admin import messages
-from sluicemq.admin.messages import MAX_DOWNLOADS, PREVIEWED_BYTES, view_of_body
+from sluicemq.admin.messages import MAX_DOWNLOADS, MAX_VIEWS, PREVIEWED_BYTES, view_of_body
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.management.messages import GET_MESSAGE_BODY
@@ -366,6 +366,41 @@ def test_user_who_reads_slowly_downloads_few_bodies_at_a_time(start: Start) -> N
             while received < len(body):
                 received += len(reader.recv(1 << 20))
         wait_until(lambda: downloads() == MAX_DOWNLOADS)
+
+
+@in_event_loop
+async def test_messages_are_read_when_they_can_be_decoded(
+    api_fixture: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = api_fixture.broker
+    numbers = send(queue(broker), *"abcdefgh", broker=broker)
+    read_numbers: list[int] = []
+    read_message = broker.read
+
+    def record(delivery: Any) -> Message:
+        read_numbers.append(delivery.sequence)
+        return read_message(delivery)
+
+    may_continue = threading.Event()
+
+    def view(message: Message, max_bytes: int) -> Any:
+        may_continue.wait(30)
+        return view_of_body(message, max_bytes)
+
+    monkeypatch.setattr(broker, "read", record)
+    monkeypatch.setattr(messages, "view_of_body", view)
+    requests = [
+        asyncio.create_task(
+            api_fixture.http_client(local=True).request("GET", f"{MESSAGES_PATH}/{number}")
+        )
+        for number in numbers
+    ]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(read_numbers) == MAX_VIEWS
+    may_continue.set()
+    responses = await asyncio.gather(*requests)
+    assert [response.json()["body"]["value"] for response in responses] == [*"abcdefgh"]
 
 
 @in_event_loop

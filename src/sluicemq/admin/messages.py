@@ -239,6 +239,8 @@ PREVIEWED_BYTES: Final = 256 * 1024
 
 MAX_DOWNLOADS: Final = 4
 """Bodies sent to a user at a time by a listener: each is in memory until the client has read it."""
+MAX_VIEWS: Final = 4
+"""Messages that a listener decodes at a time for their view: each is in memory meanwhile."""
 CHUNK_BYTES: Final = 256 * 1024
 """Bytes of a body that are sent at a time."""
 
@@ -255,6 +257,7 @@ class MessageService(Service):
             lambda: asyncio.Semaphore(MAX_DOWNLOADS)
         )
         """Bodies that may be sent to a user, by its name."""
+        self._views = asyncio.Semaphore(MAX_VIEWS)
 
     @handles(LIST_MESSAGES)
     async def index(self, call: Call, query: MessageQuery) -> MessagePage:
@@ -335,13 +338,15 @@ class MessageService(Service):
     @handles(GET_MESSAGE)
     async def show(self, call: Call, parameters: MessageLookup) -> MessageView:
         """GET …/messages/{id}"""
-        delivery, message = self._find_message(call, parameters)
-        summary = message_item(self._broker, delivery, message, state_of(delivery), None)
+        async with self._views:
+            delivery, message = self._find_message(call, parameters)
+            summary = message_item(self._broker, delivery, message, state_of(delivery), None)
+            fields = {name: getattr(summary, name) for name in MessageItem.__struct_fields__}
+            fields["body"] = await asyncio.to_thread(
+                view_of_body, message, parameters.max_body_bytes
+            )
         message_properties = message.properties or {}
         properties = {printable(name): _view(value) for name, value in message_properties.items()}
-        fields = {name: getattr(summary, name) for name in MessageItem.__struct_fields__}
-        max_body_bytes = parameters.max_body_bytes
-        fields["body"] = await asyncio.to_thread(view_of_body, message, max_body_bytes)
         return MessageView(**fields, properties=properties)
 
     @handles(GET_MESSAGE_BODY)
