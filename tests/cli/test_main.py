@@ -122,6 +122,7 @@ def test_closed_standard_streams_do_not_end_a_broker(tmp_path: Path) -> None:
         ("messages publish closed.streams x >&-", 1, "standard output: Bad file descriptor"),
         ("queues --json >&-", 1, "standard output: Bad file descriptor"),
         ("queues --json > /dev/full", 1, "standard output: No space left on device"),
+        ("status > /dev/full", 1, "standard output: No space left on device"),
     ],
 )
 def test_unusable_standard_streams_are_errors(

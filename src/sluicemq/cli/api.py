@@ -48,7 +48,6 @@ from sluicemq.cli.console import (
     print_json,
     printable,
     show,
-    write_output,
 )
 from sluicemq.cli.location import BrokerLocation, PasswordFileOption, location_of, location_options
 from sluicemq.clients.http import (
@@ -353,7 +352,7 @@ def print_result(result: CommandResult, as_json: bool) -> None:
             print_json(result.document)
     else:
         if isinstance(result.output, str):
-            write_output(result.output + "\n")
+            print(result.output)
         elif result.output is not None:
             show(result.output)
         for error in result.errors:

@@ -18,7 +18,6 @@ from sluicemq.cli.console import (
     print_error,
     print_json,
     report,
-    write_output,
 )
 from sluicemq.cli.location import (
     AuthorityOption,
@@ -114,7 +113,7 @@ def show_configuration(
     if as_json:
         print_json(to_builtins(loaded_config.config))
     else:
-        write_output(render(loaded_config.config, loaded_config.origins if explain else None))
+        print(render(loaded_config.config, loaded_config.origins if explain else None), end="")
 
 
 @app.command()

@@ -78,16 +78,7 @@ def print_json(value: Any) -> None:
         data = msgspec.json.encode(_escape(msgspec.to_builtins(value)))
     if sys.stdout.isatty():
         data = msgspec.json.format(data)
-    write_output(data.decode() + "\n")
-
-
-def write_output(text: str) -> None:
-    """Write to standard output. Raises OSError that names it."""
-    try:
-        sys.stdout.write(text)
-    except OSError as error:
-        error.filename = "standard output"
-        raise
+    print(data.decode())
 
 
 def _escape(value: Any) -> Any:

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from io import TextIOWrapper
+from io import BufferedWriter, FileIO, TextIOWrapper
 from typing import Annotated, Any, Final
 
 import typer
@@ -145,18 +145,33 @@ def run_app(app: typer.Typer, name: str, arguments: Sequence[str] | None = None)
 def run() -> None:
     """Entry point of the installed program."""
     _open_closed_streams()
-    if isinstance(sys.stdout, TextIOWrapper):
-        # names, bodies and bars may have characters that the encoding of the locale lacks
-        sys.stdout.reconfigure(errors="backslashreplace")
+    # names, bodies and bars may have characters that the encoding of the locale lacks
+    sys.stdout = TextIOWrapper(
+        BufferedWriter(_StandardOutput(sys.stdout.fileno(), "wb", closefd=False)),
+        sys.stdout.encoding,
+        errors="backslashreplace",
+        # with PYTHONUNBUFFERED=1, there is no buffer
+        line_buffering=sys.stdout.isatty() or isinstance(sys.stdout.buffer, FileIO),
+    )
     code = main()
     try:
         sys.stdout.flush()
     except OSError as error:
         # at exit, the interpreter writes the buffer again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        error.filename = "standard output"
         code = code or (Exit.REFUSED if isinstance(error, BrokenPipeError) else report(error))
     sys.exit(code)
+
+
+class _StandardOutput(FileIO):
+    """Standard output, which the errors of writing name."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = "standard output"
+            raise
 
 
 def _open_closed_streams() -> None:
@@ -168,7 +183,7 @@ def _open_closed_streams() -> None:
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
     if sys.stdout is None:
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", closefd=False)
     if sys.stderr is None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
