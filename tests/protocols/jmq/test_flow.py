@@ -9,8 +9,10 @@ import pytest
 
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import SessionOptions
+from sluicemq.protocols.jmq.fields import encode_blocks
 from sluicemq.protocols.jmq.packets import AckMode, C, F, PacketType, R, Status
-from sluicemq.protocols.jmq.wire import Packet
+from sluicemq.protocols.jmq.session import MANY_CONSUMERS
+from sluicemq.protocols.jmq.wire import Packet, encode_packet
 from tests.protocols.jmq.harness import Harness, Peer, encode_sysid, status
 from tests.support.broker import purge
 
@@ -227,6 +229,29 @@ def test_safe_mode_delivers_one_message_at_time(harness: Harness) -> None:
     peer.redeliver(message, attempted=True)
     [redelivered] = peer.delivered()
     assert redelivered.sysid == message.sysid
+
+
+@pytest.mark.parametrize("safe", [False, True])
+def test_flow_of_many_consumers_does_not_delay_other_clients(harness: Harness, safe: bool) -> None:
+    """Each request pauses and resumes all consumers of the connection."""
+    peer = harness.connect(JMQSafeMode=safe, JMQSize=0 if safe else 1)
+    session = peer.create_session()
+    sysids = [encode_sysid(1, number) for number in range(20)]
+    for sysid in sysids:
+        peer.send("q", "x", sysid=sysid)
+    for _ in range(MANY_CONSUMERS):
+        peer.consume("other", session)
+    consumer = peer.consume("q", session)
+    assert len(peer.delivered()) == 1
+    requests = [encode_packet(H.RESUME_FLOW, properties={"JMQSize": 1}) for _ in sysids]
+    if safe:
+        bodies = [encode_blocks([(consumer, sysid)]) for sysid in sysids]
+        requests = [encode_packet(H.ACKNOWLEDGE, body=body) for body in bodies]
+    harness.scan_time.limit = 2
+    peer.session.receive(b"".join(requests))
+    assert 0 < len(peer.delivered()) < 5
+    harness.run_event_loop()
+    assert len(peer.delivered()) > 14
 
 
 def test_safe_mode_continues_after_message_that_ended_in_transaction(harness: Harness) -> None:
