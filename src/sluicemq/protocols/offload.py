@@ -19,7 +19,7 @@ from sluicemq.broker import Consumer, Delivery
 from sluicemq.model.errors import ProtocolError, without_traceback
 from sluicemq.model.message import Message
 from sluicemq.protocols.channel import Channel
-from sluicemq.protocols.transcoding import content, expanded_size
+from sluicemq.protocols.transcoding import content, conversion_memory
 from sluicemq.protocols.transport import Alarm, Background, Transport
 
 LARGE: Final = 256 * 1024
@@ -192,8 +192,8 @@ class BodyConversion:
             return
         self._job.cancel()
         self._sequence = message.sequence
-        size = 2 * expanded_size(message)
-        self._job.start(partial(content, message), partial(self._send, send), size)
+        work = partial(content, message)
+        self._job.start(work, partial(self._send, send), conversion_memory(message))
 
     def _send(self, send: Callable[[bytes], None], body: bytes | ProtocolError) -> None:
         assert isinstance(body, bytes)  # a body that cannot be read stays as it is

@@ -95,6 +95,17 @@ def conversion_time(message: Message) -> int:
     return work if work > len(message.body) else 0
 
 
+def conversion_memory(message: Message) -> int:
+    """Return the bytes of memory that the conversion of a body needs.
+
+    For a map or stream these are the Java stream, the text in it with two bytes for each character,
+    and the JSON in a buffer that grows. Text with a few characters beyond U+FFFF, and control
+    characters, need more.
+    """
+    kind = message.kind
+    return (5 if kind is _MAP or kind is _STREAM else 2) * expanded_size(message)
+
+
 def text_of_json(body: bytes) -> bytes:
     """Return JSON as text for a protocol that has no JSON.
 

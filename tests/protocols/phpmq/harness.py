@@ -44,7 +44,8 @@ class Harness(SessionHarness):
     def __init__(self, settings: EngineSettings | None = None) -> None:
         super().__init__(settings)
         self.background = ManualBackground()
-        self.offload = Offload(self.background, Budget())
+        self.memory = Budget()
+        self.offload = Offload(self.background, self.memory)
 
     def open(self, transport: Transport) -> PhpmqSession:
         return PhpmqSession(transport, self.broker, self.offload)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 import zlib
 
 import pytest
@@ -762,7 +763,7 @@ def test_blocked_sends_of_lost_connection_count_as_memory(harness: Harness) -> N
 MAP = {f"key {number}": number for number in range(2000)}
 
 
-def publish_maps(harness: Harness, *maps: dict[str, int]) -> None:
+def publish_maps(harness: Harness, *maps: dict[str, int] | dict[str, str]) -> None:
     """Publish maps as a JMS client does."""
     queue = harness.broker.destinations.queue("q")
     for value in maps:
@@ -861,6 +862,17 @@ def test_requests_during_conversion_dispatch_once(harness: Harness) -> None:
     while harness.background.jobs:
         bodies += converted(harness, consumer)
     assert bodies == [MAP, {"n": 1}, {"n": 2}]
+
+
+def test_memory_for_conversion_is_reserved(harness: Harness) -> None:
+    publish_maps(harness, {"text": "\u20ac" * 100_000})
+    harness.connect().consume(b"q", 1)
+    [(work, _)] = harness.background.jobs
+    tracemalloc.start()
+    work()
+    _, used = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < harness.memory.reserved
 
 
 def test_request_for_same_queue_continues_conversion(harness: Harness) -> None:

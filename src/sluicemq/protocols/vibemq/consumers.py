@@ -67,7 +67,7 @@ from sluicemq.protocols.channel import (
     Unacked,
 )
 from sluicemq.protocols.offload import LARGE, unblock
-from sluicemq.protocols.transcoding import conversion_time, expanded_size
+from sluicemq.protocols.transcoding import conversion_memory, conversion_time
 from sluicemq.protocols.transport import Alarm
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.connection import VibemqConnection
@@ -346,7 +346,7 @@ class Subscriber:
         ):
             return b"" if delivery.size > MAX_BODY else encode()
         self._requested_key = key
-        size = expanded_size(message) + message.header_bytes()
+        size = conversion_memory(message) + 2 * message.header_bytes()
         connection.large.request(key, encode, size, self._on_large_encoded)
         return None
 

@@ -146,12 +146,12 @@ class LargeDeliveries:
     ) -> None:
         """Call `on_encoded` with the key and the frame, or the exception of `encode`.
 
-        `size` is that of the message's body and headers.
+        `size` is the memory that `encode` needs, apart from the frame.
         """
         requests = self._requests.setdefault(key, [])
         requests.append(on_encoded)
         if len(requests) == 1:
-            self.offload.submit(encode, partial(self._end, key), 2 * size + MAX_BODY)
+            self.offload.submit(encode, partial(self._end, key), size + MAX_BODY)
 
     def _end(self, key: LargeKey, frame: bytes | Exception) -> None:
         if isinstance(frame, bytes) and key not in self._cache:
