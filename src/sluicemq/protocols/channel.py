@@ -437,11 +437,11 @@ class Publisher(Generic[Request]):
         batch = self.accepted
         if batch:
             self.accepted = []
-            self._confirm_when_durable(batch, 0)
+            self._when_durable(self._confirm, batch)
 
     def confirm_parked(self, request: Request) -> None:
         """Confirm a message that was parked, once it is durable."""
-        self._confirm_when_durable([request], 0)
+        self._when_durable(self._confirm, [request])
 
     def count_received(self, size: int) -> None:
         """Count `size` bytes of input, so that reading pauses while too many are not durable."""
@@ -449,21 +449,22 @@ class Publisher(Generic[Request]):
         if self._uncounted >= _COUNT_INTERVAL:
             counted, self._uncounted = self._uncounted, 0
             if self.last_sync > self._broker.journal.durable:
-                self._confirm_when_durable([], counted)
+                self._channel.unconfirmed += counted
+                self._when_durable(self._count_durable, counted)
                 self._channel.update_reading()
 
-    def _confirm_when_durable(self, batch: list[Request], size: int) -> None:
-        channel = self._channel
-        channel.unconfirmed += size
-        confirm = partial(channel.transport.call, self._confirm, batch, size)
-        self._broker.when_durable(self.last_sync, confirm)
+    def _when_durable(self, callback: Callable[..., object], argument: object) -> None:
+        """Call `callback` once all that is published so far is durable."""
+        call = partial(self._channel.transport.call, callback, argument)
+        self._broker.when_durable(self.last_sync, call)
 
-    def _confirm(self, batch: list[Request], size: int) -> None:
-        channel = self._channel
-        channel.unconfirmed -= size
-        if self._confirming is not None and batch:
-            channel.write(self._confirming.encode_confirms(batch))
-        channel.update_reading()
+    def _count_durable(self, size: int) -> None:
+        self._channel.unconfirmed -= size
+        self._channel.update_reading()
+
+    def _confirm(self, batch: list[Request]) -> None:
+        if self._confirming is not None:
+            self._channel.write(self._confirming.encode_confirms(batch))
 
     # --- waiting for capacity ----------------------------------------------------------------
 
