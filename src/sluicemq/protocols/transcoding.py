@@ -80,18 +80,14 @@ def content(message: Message) -> bytes:
 
 
 def conversion_work(message: Message) -> int:
-    """Return the work of converting a body, as the size of a compressed text with the same work.
+    """Return the work of converting a body, as the size of a compressed text with the same work; 0
+    if it stays unchanged.
 
     Ten kilobytes of a Java stream take about ten milliseconds.
     """
     kind = message.kind
     size = expanded_size(message)
-    return _PARSING_WORK * size if kind is _MAP or kind is _STREAM else size
-
-
-def conversion_time(message: Message) -> int:
-    """Return the work of converting a body as `conversion_work` does; 0 if it stays unchanged."""
-    work = conversion_work(message)
+    work = _PARSING_WORK * size if kind is _MAP or kind is _STREAM else size
     return work if work > len(message.body) else 0
 
 

@@ -39,7 +39,7 @@ from sluicemq.protocols.msglite.http import (
 from sluicemq.protocols.msglite.mapping import to_message
 from sluicemq.protocols.msglite.session import ReplyAddresses
 from sluicemq.protocols.offload import LARGE, BodyConversion, Offload
-from sluicemq.protocols.transcoding import content, conversion_time
+from sluicemq.protocols.transcoding import content, conversion_work
 from sluicemq.protocols.transport import Alarm, Login, SessionInfo, Transport
 from sluicemq.security.access import OPEN, Access
 
@@ -276,7 +276,7 @@ class GatewaySession:
             assert message is not None  # unacked
             if converted is not None:
                 body, converted = converted, None
-            elif conversion_time(message) > LARGE:
+            elif conversion_work(message) > LARGE:
                 send = partial(self._send_converted, consumer)
                 self._conversion.start(message, deliveries[index:], send)
                 return

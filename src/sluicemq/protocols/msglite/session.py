@@ -62,7 +62,7 @@ from sluicemq.protocols.msglite.wire import (
     message_head,
 )
 from sluicemq.protocols.offload import LARGE, BodyConversion, Offload
-from sluicemq.protocols.transcoding import content, conversion_time
+from sluicemq.protocols.transcoding import content, conversion_work
 from sluicemq.protocols.transport import Alarm, Login, SessionInfo, Transport
 from sluicemq.security.access import OPEN, Access
 
@@ -477,7 +477,7 @@ class MsgliteSession:
             assert message is not None  # unacked
             if message.origin is _MSGLITE:
                 body = message.body
-            elif message.origin is _JMQ and conversion_time(message) > LARGE:
+            elif message.origin is _JMQ and conversion_work(message) > LARGE:
                 self._wait_reasons ^= WAITING | CONVERTING
                 send = partial(self._send_converted, consumer, delivery, message)
                 self._conversion.start(message, deliveries, send)

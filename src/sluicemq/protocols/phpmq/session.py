@@ -91,7 +91,7 @@ from sluicemq.protocols.phpmq.wire import (
     expiration_after,
     seconds_left,
 )
-from sluicemq.protocols.transcoding import answer_correlation, content, conversion_time
+from sluicemq.protocols.transcoding import answer_correlation, content, conversion_work
 from sluicemq.protocols.transport import Login, SessionInfo, Transport
 from sluicemq.security.access import OPEN, Access
 
@@ -587,7 +587,7 @@ class PhpmqSession:
                 body = message.body
             elif converted is not None:
                 body, converted = converted, None
-            elif (work := work + conversion_time(message)) > LARGE:
+            elif (work := work + conversion_work(message)) > LARGE:
                 index = deliveries.index(delivery)
                 self._conversion.start(message, deliveries[index:], self._send_converted)
                 self._pauses.pause(_CONVERTING)

@@ -67,7 +67,7 @@ from sluicemq.protocols.channel import (
     Unacked,
 )
 from sluicemq.protocols.offload import LARGE, unblock
-from sluicemq.protocols.transcoding import conversion_memory, conversion_time
+from sluicemq.protocols.transcoding import conversion_memory, conversion_work
 from sluicemq.protocols.transport import Alarm
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.connection import VibemqConnection
@@ -262,8 +262,8 @@ class Subscriber:
             identity = wire_id(message, prefix)
             raw = identity.encode()
             size = delivery.size
-            if message.origin is _JMQ and (time := conversion_time(message)):
-                size = work = work + time
+            if message.origin is _JMQ and (conversion := conversion_work(message)):
+                size = work = work + conversion
             if message.properties:
                 size += message.header_bytes()
             if size > LARGE:
