@@ -300,9 +300,8 @@ class MaintenanceSession(NoConsumers):
         self._channel.transport.write((text.encode(),))
 
     def _close(self, reason: str) -> None:
-        if self._channel.close():
-            self._input.clear()
-            self._timer.cancel()
+        if not self._channel.closed:
+            self.closed()
             self._channel.transport.close(reason)
 
 

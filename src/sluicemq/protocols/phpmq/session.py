@@ -239,8 +239,7 @@ class PhpmqSession:
         self._channel.close()
         self._unsubscribe()
         self._drop_waiting()
-        frames = self._channel.release()
-        sends = [frame for frame in frames if frame[0] == SEND]
+        sends = [frame for frame in self._channel.release() if frame[0] == SEND]
         while sends:
             self._handle(sends)
             sends = self._channel.release()

@@ -160,7 +160,7 @@ class VibemqConnection:
     compression       negotiated compression
     reads_mode_names  the client reads the names of delivery modes, not their numbers
     large             frames of large messages, of all connections
-    publisher         accepts the messages; `confirm` has to be called after the frames of a read
+    publisher         accepts the messages; the session confirms those of a read
     targets           destinations to which this client may publish, with their PublishAck templates
     """
 
@@ -291,11 +291,6 @@ class VibemqConnection:
         target = (destination, AckTemplate(name.encode()))
         cache_target(self.targets, name, target)
         return target
-
-    def confirm(self) -> None:
-        """Confirm the messages of a read once they are durable."""
-        self.channel.traffic.published += len(self.publisher.accepted)
-        self.publisher.confirm()
 
     def encode_confirms(self, batch: list[Request]) -> list[bytes]:
         """Return the PublishAcks."""

@@ -331,7 +331,9 @@ class VibemqSession:
                     later = size - _size(frames[: index + 1]) if size else _size(later_frames)
                     channel.hold(later_frames, later)
                     break
-        self._connection.confirm()
+        publisher = self._connection.publisher
+        channel.traffic.published += len(publisher.accepted)
+        publisher.confirm()
         if channel.held_frames is None:
             decoder = self._decoder
             if channel.ended or (
