@@ -55,6 +55,11 @@ def last_common_record(spark: SparkSession, lake: Lake, *layers: str) -> int:
     )
 
 
+def stored_files(table: LakeTable) -> int:
+    """Return the number of data files, also of those that no version has any more."""
+    return sum("_delta_log" not in file.parts for file in Path(table.location).rglob("*.parquet"))
+
+
 class SimulatedCrash(Exception):
     """Simulated crash."""
 
@@ -110,9 +115,22 @@ def test_interrupted_and_repeated_batches_count_once(
         rows(bronze(all_events, "b"), BRONZE, ("sequence",)),
     )
 
-    maintained: list[str] = []
-    maintain(spark, lake, lambda name, before, after: maintained.append(name), timedelta(0))
-    assert maintained == ["bronze.events", "silver.messages", "gold.traffic"]
+    layers = [lake.layer(name) for name in ("bronze", "silver", "gold")]
+    maintained: list[tuple[str, int, int]] = []
+    versions = [table.version(spark) for table in layers]
+    maintain(spark, lake, lambda *files: maintained.append(files))
+    compacted = [(table.name, table.details(spark).numFiles) for table in layers]
+    assert [(name, after) for name, _, after in maintained] == compacted
+    # no other commit than that of OPTIMIZE: nothing is older than the retention
+    optimized = [
+        version + (before > after)
+        for version, (_, before, after) in zip(versions, maintained, strict=True)
+    ]
+    assert [table.version(spark) for table in layers] == optimized
+    maintained.clear()
+    maintain(spark, lake, lambda *files: maintained.append(files), timedelta(0))
+    assert maintained == [(name, files, files) for name, files in compacted]
+    assert [(table.name, stored_files(table)) for table in layers] == compacted
     assert read_tables(spark, lake) == tables
     # other programs read the tables without Spark
     other = DeltaTable(lake.silver.location).to_pyarrow_table(columns=["message_sequence"])

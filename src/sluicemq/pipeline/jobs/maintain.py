@@ -93,16 +93,21 @@ def maintain(
 ) -> None:
     """Join the small files of each table and delete files of versions older than `older_than`.
 
-    `on_progress` is called with each table's name and its number of files before and after. A query
-    may run at the same time.
+    A table that is younger has no such files, and one with a single file is compact. `on_progress`
+    is called with each table's name and its number of files before and after. A query may run at
+    the same time.
     """
     for name, table in lake.tables(spark).items():
-        before = table.details(spark).numFiles
         delta = DeltaTable.forPath(spark, table.location)
-        delta.optimize().executeCompaction()
-        with temporary_settings(spark, _UNCHECKED):
-            delta.vacuum(older_than / timedelta(hours=1))
-        on_progress(name, before, table.details(spark).numFiles)
+        details = table.details(spark)
+        before = after = details.numFiles
+        if before > 1:
+            metrics = delta.optimize().executeCompaction().collect()[0].metrics
+            after += metrics.numFilesAdded - metrics.numFilesRemoved
+        if datetime.now(UTC) - details.createdAt.astimezone(UTC) > older_than:
+            with temporary_settings(spark, _UNCHECKED):
+                delta.vacuum(older_than / timedelta(hours=1))
+        on_progress(name, before, after)
 
 
 def rebuild(
