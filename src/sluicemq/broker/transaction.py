@@ -24,7 +24,8 @@ So recovery completes a decided commit and undoes an undecided one; other record
 units. Parts are small.
 
 The messages of open and prepared transactions count against `memory_limit`, and each transaction
-has limits of its own (`max_transaction_bytes` and `max_transaction_messages` of EngineSettings).
+has limits of its own (`max_transaction_bytes`, with its acknowledgements, and
+`max_transaction_messages` of EngineSettings).
 
 Slices use the time for scans (scheduler.py). Each of them waits until the records of the previous
 one are on disk, so a transaction delays other work by no more than one slice.
@@ -234,21 +235,29 @@ class Transactions:
                 f"the transaction holds {limit} messages, the limit "
                 "(broker.max_transaction_messages); commit or roll it back"
             )
-        limit = settings.max_transaction_bytes
-        if limit and transaction.bytes + size > limit:
-            raise LimitExceeded(
-                f"the transaction holds {transaction.bytes} bytes, and a message of {size} exceeds "
-                f"the limit of {limit} (broker.max_transaction_bytes); commit or roll it back"
-            )
+        self._check_bytes(transaction, "a message", size)
         if self._core.memory + size > settings.memory_limit:
             raise LimitExceeded(
                 "messages in memory, those of open transactions included, have reached the limit "
                 "(broker.memory_limit); commit or roll back, or try again later"
             )
 
+    def _check_bytes(self, transaction: Transaction, added: str, size: int) -> None:
+        held = transaction.bytes + len(transaction.acks) * self._core.overhead
+        limit = self._core.settings.max_transaction_bytes
+        if limit and held + size > limit:
+            raise LimitExceeded(
+                f"the transaction holds {held} bytes, and {added} of {size} exceeds the limit of "
+                f"{limit} (broker.max_transaction_bytes); commit or roll it back"
+            )
+
+    def expect_capacity(self, transaction: Transaction, acks: int) -> None:
+        """Raise LimitExceeded unless the transaction may hold so many more acknowledgements."""
+        self._check_bytes(transaction, "an acknowledgement", acks * self._core.overhead)
+
     def acknowledge(self, transaction: Transaction, consumer: Consumer, sequence: int) -> bool:
-        """Acknowledge in the transaction; return False if the consumer does not hold the
-        message.
+        """Acknowledge in the transaction; return False if the consumer does not hold the message.
+        The caller checks `expect_capacity` before.
         """
         self._expect_open(transaction)
         delivery = consumer.unacked.pop(sequence, None)

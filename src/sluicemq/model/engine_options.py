@@ -68,8 +68,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_transaction_bytes: Annotated[
         int,
         about(
-            "Maximum size of the messages of an open transaction, at 512 bytes per message plus "
-            "body and headers; further messages are rejected. 0 = no limit.",
+            "Maximum size of the messages and acknowledgements of an open transaction, at 512 "
+            "bytes for each plus body and headers; further ones are rejected. 0 = no limit.",
             "bytes",
         ),
     ] = 64 * 1024**2

@@ -636,6 +636,23 @@ def test_send_above_limit_is_refused_and_rest_can_be_committed(
     peer.request(H.ROLLBACK_TRANSACTION, id_property(other), expect=Status.OK)
 
 
+def test_acknowledgement_above_limit_is_refused_and_rest_can_be_committed(
+    harness: Harness, peer: Peer
+) -> None:
+    harness.broker.core.settings = EngineSettings(max_transaction_bytes=1200)
+    peer.consume("q", peer.create_session())
+    peer.send("q", "a", "b", "c")
+    messages = peer.delivered()
+    transaction = peer.begin()
+    peer.acknowledge(*messages[:2], transaction=transaction)
+    peer.acknowledge(messages[2], transaction=transaction, expect=Status.RESOURCE_FULL)
+    peer.send("q", "d", transaction_id=transaction, expect=Status.RESOURCE_FULL)
+    peer.commit(transaction)
+    assert harness.bodies("q") == [b"c"]
+    peer.acknowledge(messages[2])
+    assert harness.bodies("q") == []
+
+
 def begin_large_commit(harness: Harness, peer: Peer, **more: object) -> int:
     """Send a COMMIT that takes several event loop iterations, and return its transaction."""
     commits = harness.broker.transactions

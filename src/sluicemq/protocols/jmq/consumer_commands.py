@@ -514,6 +514,7 @@ class ConsumerCommands:
     def _acknowledge_in_transaction(self, transaction: int, blocks: list[Block]) -> None:
         branch = self._branches.active_branch(transaction, self._connection)
         acknowledge = self._broker.transactions.acknowledge
+        self._broker.transactions.expect_capacity(branch.transaction, len(blocks))
         for consumer, sysid, engine_consumer, delivery in self._take_deliveries(blocks):
             if acknowledge(branch.transaction, engine_consumer, delivery.sequence):
                 branch.acked[consumer.number, sysid] = (consumer, engine_consumer, delivery)
