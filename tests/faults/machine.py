@@ -53,10 +53,12 @@ class FaultyDisk:
         self._unsynced: dict[int, dict[int, bytes]] = {}
         self._pwrite = os.pwrite
         self._pread = os.pread
+        self._close = os.close
 
     def install(self) -> None:
         os.pwrite = self.pwrite
         os.pread = self.pread
+        os.close = self.close
         os.fsync = self._syncing(os.fsync)
         os.fdatasync = self._syncing(os.fdatasync)
 
@@ -77,6 +79,13 @@ class FaultyDisk:
                     data += bytes(max(0, end - offset - len(data)))
                     data[begin - offset : end - offset] = part[begin - start : end - start]
         return bytes(data)
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor. Another file may have its number next, but not its unsynced data, of
+        which this disk loses what was written by a descriptor that is closed without a sync."""
+        with self._lock:
+            self._unsynced.pop(fd, None)
+            self._close(fd)
 
     def _syncing(self, real: Callable[[int], None]) -> Callable[[int], None]:
         def sync(fd: int) -> None:
