@@ -99,10 +99,7 @@ class ConnectionService(Service):
     @handles(GET_CONNECTION)
     async def show(self, call: Call, parameters: IdPath) -> ConnectionItem:
         """GET /connections/{id}"""
-        connection = await self._find(call, parameters)
-        if not may_see_connection(call.identity, connection.session_info()):
-            raise _no_connection()
-        return _connection_item(connection)
+        return _connection_item(await self._find(call, parameters))
 
     @handles(CLOSE_CONNECTION)
     async def close(self, call: Call, parameters: CloseConnection) -> None:
@@ -115,11 +112,14 @@ class ConnectionService(Service):
         call.note = f"{info.protocol} of {user} at {connection.peer} {reason}"
 
     async def _find(self, call: Call, parameters: IdPath) -> ListedConnection:
+        """Return the connection. Raises ApiError if it does not exist for the caller."""
         slices = TimeSlices(self._broker, call.caller)
         async for connection in slices.iterate(self._context.connections):
-            if str(connection.number) == parameters.id:
+            if str(connection.number) == parameters.id and may_see_connection(
+                call.identity, connection.session_info()
+            ):
                 return connection
-        raise _no_connection()
+        raise ApiError(404, "connection-not-found", "the connection does not exist or has ended")
 
 
 def may_see_connection(identity: Identity, info: SessionInfo) -> bool:
@@ -150,10 +150,6 @@ def _connection_item(connection: ListedConnection) -> ConnectionItem:
         sent_bytes=connection.sent_bytes,
         tls=connection.listener_url.tls,
     )
-
-
-def _no_connection() -> ApiError:
-    return ApiError(404, "connection-not-found", "the connection does not exist or has ended")
 
 
 # --- Subscriptions and consumers ------------------------------------------------------------------
