@@ -180,23 +180,21 @@ class Caller:
             return RequestIdentity(guest, self._current_guest)
         if authorization := request.headers.get("authorization", ""):
             return await self._identify_by_header(authorization)
-        secret = request.cookies.get(COOKIE, "")
-        session = sessions.find(secret) if secret else None
+        session = sessions.find(request.cookies.get(COOKIE, ""))
         if session is not None and (identity := sessions.current(session)) is not None:
             return RequestIdentity(identity, lambda: sessions.current(session), session)
         raise AuthenticationMissing("log in with a user name and a password, or with a token")
 
     async def _identify_by_header(self, authorization: str) -> RequestIdentity:
-        login_handle = self._login_handle
-        if login_handle is not None and authorization == self._last_authorization:
-            identity = login_handle()
-            if identity is not None:
-                return RequestIdentity(identity, login_handle)
-        self._login_handle = None
-        identity, login_handle = await self.login(read_authorization(authorization))
-        self._login_handle = login_handle
-        self._last_authorization = authorization
-        return RequestIdentity(identity, login_handle)
+        if (
+            authorization != self._last_authorization
+            or self._login_handle is None
+            or (identity := self._login_handle()) is None
+        ):
+            self._login_handle = None
+            identity, self._login_handle = await self.login(read_authorization(authorization))
+            self._last_authorization = authorization
+        return RequestIdentity(identity, self._login_handle)
 
     def _current_guest(self) -> Identity | None:
         self.access.renew()

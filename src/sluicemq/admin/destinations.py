@@ -194,8 +194,10 @@ class DestinationService(Service):
         if existing is not None:
             base, provenance = existing.settings, existing.provenance
         settings = replace(base, **changes)
-        before = (base.dead_letter, base.dead_letter_queue)
-        if (settings.dead_letter, settings.dead_letter_queue) != before:
+        if (settings.dead_letter, settings.dead_letter_queue) != (
+            base.dead_letter,
+            base.dead_letter_queue,
+        ):
             is_named = settings.dead_letter or "dead_letter_queue" in changes
             dead_letter_queue = selected_dead_letter_queue(
                 broker,

@@ -290,8 +290,7 @@ class HttpSession(NoConsumers):
         self._reset_body_count()
         self._head = len(connection.trailing_data[0])
         self._in_head = connection.their_state is h11.IDLE and self._head > 0
-        if not self._in_head:
-            self._was_in_head = False
+        self._was_in_head = self._was_in_head and self._in_head
 
     def _reset_body_count(self) -> None:
         """Reset the body's byte count once its request has a complete response."""
