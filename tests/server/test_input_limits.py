@@ -9,6 +9,7 @@ import time
 import urllib.request
 from contextlib import ExitStack, suppress
 from typing import Any, Final
+from unittest.mock import Mock
 
 import pytest
 
@@ -347,3 +348,27 @@ def test_connections_per_user_are_limited() -> None:
     with pytest.raises(TooManyConnections):
         listener.claim_user(fourth, "anna")
     assert listener.closed == {"user-limit": 2}
+    peer = Mock(peer="127.0.0.1:1", received_bytes=0, sent_bytes=0)
+    listener.claim_user(peer, "clara")
+    listener.claim_user(object(), "clara")
+    listener.connections.add(peer)
+    listener.remove(peer)
+    listener.claim_user(object(), "clara")
+
+
+def test_login_is_not_compared_with_those_of_other_users() -> None:
+    compared: list[str] = []
+
+    class UserName(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            compared.append(self)
+            return super().__eq__(other)
+
+    options = Listener(url=Url.parse("vibemq://"), max_connections_per_user=2)
+    unused: Any = None
+    listener: Admission[Any] = Admission(options, unused, unused, InputBudget(MIB, 30.0))
+    for number in range(100):
+        listener.claim_user(object(), UserName(f"user {number}"))
+    assert len(compared) < 1000

@@ -77,6 +77,8 @@ class Admission(Generic[ConnectionT]):
         """Peers of the pending handshakes that `_by_address` counts."""
         self._users: dict[ConnectionT, str] = {}
         """Users whose connection limit counts a connection, "" for none."""
+        self._by_user: Counter[str] = Counter()
+        """Number of connections by user; that of "" has no meaning."""
         self.accepted = 0
         self.refused = 0
         self.received_bytes = 0
@@ -135,12 +137,10 @@ class Admission(Generic[ConnectionT]):
             return DESCRIPTORS
         options = self.options
         limit = options.max_connections_per_address
-        if limit:
-            address = address_of(peer)
-            if address and self._by_address[address] >= limit:
-                return "max_connections_per_address"
-        connection_count = len(self.connections) + pending
-        return "max_connections" if connection_count >= options.max_connections else ""
+        if limit and (address := address_of(peer)) and self._by_address[address] >= limit:
+            return "max_connections_per_address"
+        is_full = len(self.connections) + pending >= options.max_connections
+        return "max_connections" if is_full else ""
 
     def _refuse(self, limit_name: str) -> None:
         """Count a refused connection; log the first, second, fourth, eighth ... of them."""
@@ -156,12 +156,15 @@ class Admission(Generic[ConnectionT]):
     def claim_user(self, connection: ConnectionT, user: str) -> None:
         """Count a connection as one of `user` only. Raises TooManyConnections."""
         limit = self.options.max_connections_per_user
-        if not limit or user == self._users.get(connection, ""):
+        previous_user = self._users.get(connection, "")
+        if not limit or user == previous_user:
             return
-        if user and list(self._users.values()).count(user) >= limit:
+        if user and self._by_user[user] >= limit:
             self.closed["user-limit"] += 1
             raise TooManyConnections(f"{user} has {limit} connections already, which is the limit")
         self._users[connection] = user
+        self._by_user[user] += 1
+        self._by_user[previous_user] -= 1
 
     def remove(self, connection: ConnectionT) -> None:
         """Unregister a closed connection."""
@@ -172,7 +175,7 @@ class Admission(Generic[ConnectionT]):
             self.connections.remove(connection)
             self.received_bytes += connection.received_bytes
             self.sent_bytes += connection.sent_bytes
-            self._users.pop(connection, None)
+            self._by_user[self._users.pop(connection, "")] -= 1
             self._count_address(connection.peer, -1)
 
 
