@@ -23,6 +23,7 @@ from sluicemq.admin.caller import RequestIdentity
 from sluicemq.admin.endpoints import Call, Endpoint
 from sluicemq.admin.errors import ApiError
 from sluicemq.admin.journal import BackupService, _create_directory, _lines
+from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.clients.blocking import BlockingClient
@@ -287,7 +288,9 @@ async def test_backup_is_cancelled_if_the_connection_closes_before_the_response(
     scope = {"type": "http", "method": "POST", "raw_path": b"/backups", "headers": []}
     sender = RequestIdentity(LOCAL, lambda: LOCAL)
     service = BackupService(context)
-    call = Call(Endpoint(CREATE_BACKUP, service.create), Request(scope), caller, sender, {}, {})
+    slices = TimeSlices(api_fixture.broker)
+    endpoint = Endpoint(CREATE_BACKUP, service.create)
+    call = Call(endpoint, Request(scope), caller, sender, {}, {}, slices)
     await service.create(call, Body(body=BackupRequest(directory="one")))
     caller.is_closed = True
     async with asyncio.timeout(TIMEOUT):

@@ -19,6 +19,7 @@ from sluicemq.admin.caller import RequestIdentity
 from sluicemq.admin.endpoints import Call
 from sluicemq.admin.errors import ApiError
 from sluicemq.admin.overview import OverviewService
+from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.management.broker import STREAM_EVENTS
 from sluicemq.management.operation import NoParameters
 from sluicemq.management.settings import HttpSettings
@@ -202,7 +203,8 @@ async def test_streams_of_one_user_do_not_exclude_others(api_fixture: ApiFixture
         identity, caller = Identity(user), api_fixture.http_client().caller
         request = Request({"type": "http", "method": "GET", "headers": []})
         sender = RequestIdentity(identity, lambda: identity)
-        call = Call(endpoint, request, caller, sender, {}, {})
+        slices = TimeSlices(api_fixture.broker)
+        call = Call(endpoint, request, caller, sender, {}, {}, slices)
         response: Any = await pages.stream(call, NoParameters())
         return response.body_iterator
 

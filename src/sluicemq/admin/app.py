@@ -53,6 +53,7 @@ from sluicemq.admin.openapi import OpenApiService
 from sluicemq.admin.overview import OverviewService, StatusService
 from sluicemq.admin.scrape_endpoint import GET_METRICS, MetricsPage
 from sluicemq.admin.static_files import ConsoleService
+from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.management.journal import WRITE_BATCH_PART
 from sluicemq.management.messages import PUBLISH_MESSAGE
 from sluicemq.management.operation import Body, Need, NoParameters, implementations
@@ -262,7 +263,8 @@ class Application:
             request_identity = await caller.identify(request, self.context.sessions)
             caller.user = request_identity.identity.name
         query = read_query(request.scope["query_string"])
-        return Call(endpoint, request, caller, request_identity, names, query)
+        slices = TimeSlices(self.context.broker, caller)
+        return Call(endpoint, request, caller, request_identity, names, query, slices)
 
     def _check_permission(self, call: Call) -> None:
         """Check the permission that the endpoint needs. Raises AccessDenied and writes an audit

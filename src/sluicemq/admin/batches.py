@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from sluicemq.admin.endpoints import Call, Service, handles, read_body
 from sluicemq.admin.errors import RETRY_SECONDS, ApiError, printable
-from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
+from sluicemq.admin.time_slices import wait_until_durable
 from sluicemq.broker import BatchAnswer, BatchPart
 from sluicemq.management.journal import (
     LIST_BATCH_WRITERS,
@@ -272,9 +272,8 @@ class BatchService(Service):
         writers = self._broker.batches.writers
         ordered = writers.items() if query.order == "asc" else reversed(writers.items())
         page = list(islice(ordered, query.part.start, query.part.stop))
-        slices = TimeSlices(self._broker, call.caller)
         items = []
-        async for name, writer in slices.iterate(page):
+        async for name, writer in call.slices.iterate(page):
             parts = [rows for entries in writer.partial.values() for _, rows in entries]
             view = WriterView(
                 writer=name,

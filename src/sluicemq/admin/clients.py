@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from sluicemq.admin.destinations import may_see_destination
 from sluicemq.admin.endpoints import Call, ListedConnection, Service, destination_name, handles
 from sluicemq.admin.errors import ApiError, base64_of, printable
-from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
+from sluicemq.admin.time_slices import wait_until_durable
 from sluicemq.broker import Consumer, Subscription, Transaction, TransactionState
 from sluicemq.management.clients import (
     CLOSE_CONNECTION,
@@ -81,14 +81,13 @@ class ConnectionService(Service):
     @handles(LIST_CONNECTIONS)
     async def list(self, call: Call, query: ConnectionQuery) -> Page[ConnectionItem]:
         """GET /connections"""
-        slices = TimeSlices(self._broker, call.caller)
         connections = (
             connection
-            async for connection in slices.iterate(self._context.connections)
+            async for connection in call.slices.iterate(self._context.connections)
             if _selects_connection(query, connection)
             and may_see_connection(call.identity, connection.session_info())
         )
-        return await slices.sorted_views(
+        return await call.slices.sorted_views(
             query,
             connections,
             _CONNECTION_SORT_VALUES[query.sort],
@@ -113,8 +112,7 @@ class ConnectionService(Service):
 
     async def _find(self, call: Call, parameters: IdPath) -> ListedConnection:
         """Return the connection. Raises ApiError if it does not exist for the caller."""
-        slices = TimeSlices(self._broker, call.caller)
-        async for connection in slices.iterate(self._context.connections):
+        async for connection in call.slices.iterate(self._context.connections):
             if str(connection.number) == parameters.id and may_see_connection(
                 call.identity, connection.session_info()
             ):
@@ -206,17 +204,16 @@ class SubscriptionService(Service):
             topics = [] if topic is None else [topic]
         else:
             topics = list(self._broker.destinations.values())
-        slices = TimeSlices(self._broker, call.caller)
         subscriptions = (
             subscription
-            async for topic in slices.iterate(topics)
-            async for subscription in slices.iterate(list(topic.subscriptions.values()))
+            async for topic in call.slices.iterate(topics)
+            async for subscription in call.slices.iterate(list(topic.subscriptions.values()))
             if _selects_subscription(query, subscription)
             # the owner of a subscription may lack permissions for the topic
             and (_has_owner(subscription) or may_see_destination(call.identity, topic))
             and may_see_subscription(call.identity, subscription)
         )
-        return await slices.sorted_views(
+        return await call.slices.sorted_views(
             query,
             subscriptions,
             _SUBSCRIPTION_SORT_VALUES[query.sort],
@@ -253,17 +250,16 @@ class SubscriptionService(Service):
     async def consumers(self, call: Call, query: ConsumerQuery) -> Page[ConsumerItem]:
         """GET /consumers"""
         name = destination_name(query.destination, "destination_base64", query.destination_base64)
-        slices = TimeSlices(self._broker, call.caller)
         consumers = (
             ConnectedConsumer(connection, consumer)
-            async for connection in slices.iterate(self._context.connections)
+            async for connection in call.slices.iterate(self._context.connections)
             if query.connection in (0, connection.number)
-            async for consumer in slices.iterate(connection.consumers())
+            async for consumer in call.slices.iterate(connection.consumers())
             if _selects_consumer(query, name, consumer)
             and may_see_destination(call.identity, consumer.subscription.destination)
             and may_see_subscription(call.identity, consumer.subscription)
         )
-        return await slices.sorted_views(
+        return await call.slices.sorted_views(
             query,
             consumers,
             _CONSUMER_SORT_VALUES[query.sort],
@@ -383,15 +379,14 @@ class TransactionService(Service):
     @handles(LIST_TRANSACTIONS)
     async def list(self, call: Call, query: TransactionQuery) -> Page[TransactionItem]:
         """GET /transactions"""
-        slices = TimeSlices(self._broker, call.caller)
         selected = (
             transaction
-            async for transaction in slices.iterate(self._broker.transactions.values())
+            async for transaction in call.slices.iterate(self._broker.transactions.values())
             if transaction.state is not TransactionState.ENDED
             and query.state in ("", transaction.state.value)
             and may_administer_transaction(call.identity, transaction)
         )
-        return await slices.sorted_views(
+        return await call.slices.sorted_views(
             query,
             selected,
             _TRANSACTION_SORT_VALUES[query.sort],
@@ -422,8 +417,7 @@ class TransactionService(Service):
         await wait_until_durable(self._broker, self._broker.transactions.rollback(transaction))
 
     async def _find(self, call: Call, parameters: IdPath) -> Transaction:
-        slices = TimeSlices(self._broker, call.caller)
-        async for transaction in slices.iterate(self._broker.transactions.values()):
+        async for transaction in call.slices.iterate(self._broker.transactions.values()):
             if (
                 id_of(transaction) == parameters.id
                 and transaction.state is not TransactionState.ENDED

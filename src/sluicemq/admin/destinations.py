@@ -91,14 +91,13 @@ class DestinationService(Service):
     @handles(LIST_DESTINATIONS)
     async def index(self, call: Call, query: DestinationQuery) -> Page[DestinationItem]:
         """GET /destinations: those that the user may see."""
-        slices = TimeSlices(self._broker, call.caller)
         is_selected = _filter(query)
         destinations = (
             destination
-            async for destination in slices.iterate(list(self._broker.destinations.values()))
+            async for destination in call.slices.iterate(list(self._broker.destinations.values()))
             if is_selected(destination) and may_see_destination(call.identity, destination)
         )
-        page = await slices.sorted_page(
+        page = await call.slices.sorted_page(
             query,
             destinations,
             SORT_VALUES[query.sort],
@@ -106,7 +105,7 @@ class DestinationService(Service):
         )
         items = [
             self.item(destination)
-            async for destination in slices.iterate(page.items)
+            async for destination in call.slices.iterate(page.items)
             if not destination.removed
         ]
         return query.page_with(items, page.total or 0)
@@ -383,19 +382,18 @@ class DeadLetterService(Service):
     @handles(LIST_DEAD_LETTER_QUEUES)
     async def index(self, call: Call, query: DeadLetterQuery) -> Page[DeadLetterItem]:
         """GET /dead-letters"""
-        slices = TimeSlices(self._broker, call.caller)
-        queues = await self._queues(call.identity, slices)
-        page = await slices.sorted_page(
+        queues = await self._queues(call.identity, call.slices)
+        page = await call.slices.sorted_page(
             query,
-            slices.iterate(queues, 64),
+            call.slices.iterate(queues, 64),
             SORT_VALUES[query.sort],
             lambda queue: queue.name,
         )
         limit = min(MAX_COUNTED, MAX_SCANNED // max(1, len(page.items)))
         items = []
-        async for queue in slices.iterate(page.items):
+        async for queue in call.slices.iterate(page.items):
             may_browse = call.identity.may(Operation.BROWSE, queue.name)
-            summary = await self._count(queue, limit, slices) if may_browse else _NOT_COUNTED
+            summary = await self._count(queue, limit, call.slices) if may_browse else _NOT_COUNTED
             item = DeadLetterItem(
                 kind="queue",
                 name=printable(queue.name),

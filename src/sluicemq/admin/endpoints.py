@@ -35,6 +35,7 @@ from sluicemq.admin.caller import BrowserSessions, Caller, RequestIdentity
 from sluicemq.admin.collectors import ScrapeState
 from sluicemq.admin.errors import ApiError, decoding_error_text
 from sluicemq.admin.history import History
+from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Broker, Consumer
 from sluicemq.management.broker import BrokerState, InputItem, ListenerItem, SettingView
 from sluicemq.management.operation import (
@@ -303,6 +304,7 @@ class Call:
     status    status of the response; the handler may set it
     note      text added to method and path in the audit line; the handler may set it
     audited   True if the application writes the request to the audit log, before it responds
+    slices    time slices of the request
     """
 
     __slots__ = (
@@ -315,6 +317,7 @@ class Call:
         "query",
         "request",
         "sender",
+        "slices",
         "status",
     )
 
@@ -326,6 +329,7 @@ class Call:
         sender: RequestIdentity,
         names: Mapping[str, str],
         query: Mapping[str, str],
+        slices: TimeSlices,
     ) -> None:
         self.endpoint = endpoint
         self.request = request
@@ -334,6 +338,7 @@ class Call:
         self.identity: Identity = sender.identity
         self.names = names
         self.query = query
+        self.slices = slices
         self.status = endpoint.operation.status
         self.note = ""
         audited = endpoint.operation.audited

@@ -273,12 +273,11 @@ class MessageService(Service):
                 "with a selector there is no offset: pages follow from one to the next",
             )
         cursor, offset = subscription.cursor(), query.offset
-        slices = TimeSlices(self._broker, call.caller)
         if query.cursor:
             priority, last, offset = read_cursor(query.cursor)
             cursor = subscription.cursor(NO_END, priority, last)
         elif query.state == "ready":
-            offset -= await _skip(cursor, offset, slices)
+            offset -= await _skip(cursor, offset, call.slices)
         http = self._context.http
         deadline = perf_counter() + (http.max_scan_time or inf)
         scanned = 0
@@ -290,11 +289,11 @@ class MessageService(Service):
             return min(http.max_scan_messages - scanned, query.limit - len(items))
 
         if query.state == "ready":
-            deliveries = slices.scan(cursor, requested)
+            deliveries = call.slices.scan(cursor, requested)
         else:
             count = query.limit if selector is None else http.max_scan_messages
             page = self._not_ready_page(subscription, query.state, offset, count)
-            deliveries = _scan_page(page, query.state, slices, requested)
+            deliveries = _scan_page(page, query.state, call.slices, requested)
         async for delivery in deliveries:
             scanned += 1
             if selector is None or matches_selector(self._broker, selector, delivery):
