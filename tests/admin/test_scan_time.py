@@ -165,6 +165,35 @@ async def test_a_selector_examines_each_scheduled_message_once(api_fixture: ApiF
     assert set(stepped.values()) == {1}
 
 
+@in_event_loop
+async def test_users_take_turns_whatever_the_number_of_their_requests(
+    api_fixture: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(10):
+        queue(api_fixture.broker, f"q{number}")
+    examined: list[str] = []
+    may_see = destinations.may_see_destination
+
+    def record(identity: Identity, destination: Destination) -> bool:
+        examined.append(identity.name)
+        return may_see(identity, destination)
+
+    monkeypatch.setattr(destinations, "may_see_destination", record)
+    monkeypatch.setattr(TimeSlices, "due", True)
+    requests = []
+    for name, count in (("anna", 9), ("bert", 1)):
+        api_fixture.add(name, "*: browse")
+        token = api_fixture.token(name)
+        for _ in range(count):
+            http_client = api_fixture.http_client()
+            http_client.headers["Authorization"] = f"Bearer {token}"
+            requests.append(http_client.request("GET", "/destinations"))
+    await asyncio.gather(*requests)
+    assert (examined.count("anna"), examined.count("bert")) == (90, 10)
+    after_bert = examined[::-1].index("bert")
+    assert after_bert > 50
+
+
 @pytest.mark.parametrize("order", ["asc", "desc"])
 @in_event_loop
 async def test_list_is_sorted_in_several_slices(

@@ -7,11 +7,13 @@ The endpoints of all services are in one route table (`endpoints.RouteTable`).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from time import perf_counter
 from types import NoneType
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import msgspec
 from starlette.requests import Request
@@ -200,6 +202,8 @@ class Application:
 
     def __init__(self, context: ApiContext) -> None:
         self.context = context
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Turns of the requests of each user that has some."""
         services = (
             OpenApiService(lambda: (endpoint.operation for endpoint in self.table.endpoints)),
             context.users,
@@ -263,7 +267,8 @@ class Application:
             request_identity = await caller.identify(request, self.context.sessions)
             caller.user = request_identity.identity.name
         query = read_query(request.scope["query_string"])
-        slices = TimeSlices(self.context.broker, caller)
+        turns = self._turns.setdefault(request_identity.identity.name, asyncio.Lock())
+        slices = TimeSlices(self.context.broker, caller, turns)
         return Call(endpoint, request, caller, request_identity, names, query, slices)
 
     def _check_permission(self, call: Call) -> None:

@@ -219,7 +219,7 @@ class MessageActionRun:
         self.call = call
         self.body = body
         self.subscription = subscription
-        self.slices = TimeSlices(self.broker)
+        self.slices = TimeSlices(self.broker, turns=call.slices.turns)
         self.processed = 0
         self.scanned = 0
         self.failed: list[MessageActionFailure] = []

@@ -3,8 +3,9 @@ sent."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import merge
 from itertools import islice
@@ -30,7 +31,8 @@ class TimeSlices:
     """Time slices of one request, shared with other scans (broker/scheduler.py).
 
     With a `_caller`, the request ends once its connection has closed: otherwise a client could
-    leave any number of requests behind.
+    leave any number of requests behind. Requests with the same `turns` wait for their slices one
+    after the other; all of a user have the same, so that users have equal parts of the time.
 
     Callers iterate with `iterate`, or await `wait_if_due` after each item. State that was read
     before may have changed after it.
@@ -38,6 +40,7 @@ class TimeSlices:
 
     _broker: Broker
     _caller: Caller | None = None
+    turns: asyncio.Lock = field(default_factory=asyncio.Lock)
     _has_waited: bool = False
 
     @property
@@ -109,7 +112,8 @@ class TimeSlices:
         if not self.due:
             return
         self._has_waited = True
-        await wait_for_callback(partial(self._broker.scans.schedule, outside=True))
+        async with self.turns:
+            await wait_for_callback(partial(self._broker.scans.schedule, outside=True))
         if self._caller is not None and self._caller.is_closed:
             raise ApiError(400, "client-disconnected", "the connection has closed")
         self._broker.schedule_flush()  # flushes what the request changes next
