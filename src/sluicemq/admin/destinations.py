@@ -197,12 +197,13 @@ class DestinationService(Service):
             base.dead_letter,
             base.dead_letter_queue,
         ):
-            is_named = settings.dead_letter or "dead_letter_queue" in changes
             dead_letter_queue = selected_dead_letter_queue(
                 broker,
                 call.identity,
                 address.name,
-                settings.dead_letter_queue if is_named else "",
+                settings.dead_letter_queue
+                if settings.dead_letter or "dead_letter_queue" in changes
+                else "",
                 is_enabled=settings.dead_letter,
             )
             if dead_letter_queue:

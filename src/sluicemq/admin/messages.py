@@ -318,9 +318,11 @@ class MessageService(Service):
     ) -> list[Delivery]:
         """Return up to `count` unacked or scheduled messages from `offset` on. The pending queue
         does not contain them, so that a position is an offset."""
-        deliveries: Iterable[Delivery] = subscription.scheduled.values()
-        if state == "unacked":
-            deliveries = subscription.unacked_deliveries
+        deliveries: Iterable[Delivery] = (
+            subscription.unacked_deliveries
+            if state == "unacked"
+            else subscription.scheduled.values()
+        )
         return list(islice(deliveries, offset, offset + count))
 
     def _item(
@@ -339,8 +341,9 @@ class MessageService(Service):
         """GET …/messages/{id}"""
         async with self._views:
             delivery, message = self._find_message(call, parameters)
-            summary = message_item(self._broker, delivery, message, state_of(delivery), None)
-            fields = {name: getattr(summary, name) for name in MessageItem.__struct_fields__}
+            fields = msgspec.structs.asdict(
+                message_item(self._broker, delivery, message, state_of(delivery), None)
+            )
             fields["body"] = await asyncio.to_thread(
                 view_of_body, message, parameters.max_body_bytes
             )
