@@ -154,6 +154,9 @@ def quantity(option: str, text: str, unit: Unit) -> float:
         raise UsageError(f"{option}: {error}") from None
 
 
+_UNTRUSTED: Final = (
+    "Its authority is trusted by ?ca=FILE in the URL, whose host must be one of its names."
+)
 _HINTS: Final[dict[type[SluiceError | OSError], str]] = {
     JournalLocked: "Stop the other process first, or give another data directory.",
     JournalDamaged: "sluicemq journal check finds all the damage; nothing has been changed.",
@@ -170,8 +173,8 @@ def report(error: Exception) -> Exit:
         reason = error.strerror or text
         text = f"{error.filename}: {reason}" if error.filename else reason
     notes = "\n".join(getattr(error, "__notes__", ()))
-    default_hint = next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
-    print_error(text, notes or default_hint)
+    hints = (hint for kind, hint in _HINTS.items() if isinstance(error, kind))
+    print_error(text, notes or (_UNTRUSTED if "certificate is not" in text else next(hints, "")))
     return Exit.USAGE if isinstance(error, ConfigurationError) else Exit.REFUSED
 
 

@@ -19,9 +19,11 @@ import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sluicemq.cli.console import (
+    MAX_INTERVAL,
     JsonFlag,
     UsageError,
     body_fields,
+    check_number,
     err,
     escape_bytes,
     print_json,
@@ -169,7 +171,7 @@ class QueueClient(ABC):
 async def open_client(url: Url, timeout: float, count: int = 0) -> QueueClient:
     """Return a connected client of the URL's queue. Raises ConfigurationError, ClientError.
 
-    timeout  seconds for connecting and for each write
+    timeout  seconds for connecting and for each write, unless the URL has this option
     count    messages that will be received; 0 = no end
     """
     kind = _kind(url)
@@ -177,7 +179,7 @@ async def open_client(url: Url, timeout: float, count: int = 0) -> QueueClient:
     # asyncio and ssl are slow to load
     from sluicemq.clients.connect import connect as open_url
 
-    client_options = {**kind.defaults, **dict(url.options), "timeout": f"{timeout:.3f}"}
+    client_options = {**kind.defaults, "timeout": f"{timeout:.3f}", **dict(url.options)}
     passed = tuple(
         (name, text) for name, text in client_options.items() if name not in kind.own_options
     )
@@ -427,7 +429,14 @@ UrlArgument = Annotated[
     str, typer.Argument(metavar="URL", help="Broker and queue: phpmq://127.0.0.1:9100/orders")
 ]
 ConnectTimeout = Annotated[
-    float, typer.Option("--connect-timeout", min=0.01, help="Seconds to connect, and to write.")
+    float,
+    typer.Option(
+        "--connect-timeout",
+        min=0.01,
+        max=MAX_INTERVAL,
+        callback=check_number,
+        help="Seconds to connect, and to write, unless the URL has a timeout.",
+    ),
 ]
 
 
