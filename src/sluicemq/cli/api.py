@@ -244,15 +244,11 @@ class WatchableCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the default interval if --watch has no value."""
-        complete: list[str] = []
-        for index, argument in enumerate(args):
-            complete.append(argument)
-            if argument == "--":
-                complete += args[index + 1 :]
-                break
-            if argument == "--watch" and not _is_number(args[index + 1 : index + 2]):
-                complete.append(str(DEFAULT_SECONDS))
-        return super().parse_args(ctx, complete)
+        end = args.index("--") if "--" in args else len(args)
+        for index in reversed(range(end)):
+            if args[index] == "--watch" and not _is_number(args[index + 1 : index + 2]):
+                args.insert(index + 1, str(DEFAULT_SECONDS))
+        return super().parse_args(ctx, args)
 
 
 def open_api(location: BrokerLocation) -> Api:

@@ -223,6 +223,8 @@ def _signal_handler(
 WIDTH: Final = 80
 """Width of a table where neither a terminal nor COLUMNS gives one."""
 _BARS: Final = " ▁▂▃▄▅▆▇█"
+_DURATIONS: Final = (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1))
+"""Units from a minute, with their seconds, and the unit of the remainder."""
 _FOLDED: Final = 12
 """Width below which columns of names are not folded as long as a column can be omitted."""
 
@@ -345,17 +347,9 @@ def age(milliseconds: float) -> str:
     if milliseconds < 59_950:
         return f"{milliseconds / 1000:.1f} s"
     seconds = round(milliseconds / 1000)
-    for unit, length, smaller_unit, part in (
-        ("d", 86400, "h", 3600),
-        ("h", 3600, "m", 60),
-        ("m", 60, "s", 1),
-    ):
-        if seconds >= length:
-            count, rest = divmod(seconds, length)
-            return (
-                f"{count}{unit} {rest // part}{smaller_unit}" if rest // part else f"{count}{unit}"
-            )
-    return f"{seconds}s"
+    unit, length, smaller_unit, part = next(row for row in _DURATIONS if seconds >= row[1])
+    count, rest = divmod(seconds, length)
+    return f"{count}{unit} {rest // part}{smaller_unit}" if rest // part else f"{count}{unit}"
 
 
 def moment(milliseconds: float) -> str:

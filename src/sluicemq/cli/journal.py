@@ -128,17 +128,15 @@ def dump(
     as_json: JsonFlag = False,
 ) -> None:
     """Print the records, one per line (--json: one object per line, with bodies)."""
-    if queue is not None and topic is not None:
+    names = ((Kind.QUEUE, queue), (Kind.TOPIC, topic))
+    addresses = [Address(kind, name) for kind, name in names if name is not None]
+    if len(addresses) > 1:
         raise ConfigurationError("give either --queue or --topic")
-    address = None
-    if queue is not None or topic is not None:
-        kind = Kind.QUEUE if queue is not None else Kind.TOPIC
-        address = Address(kind, queue if queue is not None else topic or "")
     entries = dump_journal(
         locate(directory),
         sequence=since,
         types=[_RECORD_TYPES[name] for name in types or ()],
-        address=address,
+        address=next(iter(addresses), None),
         reference=message,
     )
     for entry in islice(entries, limit or None):
