@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from itertools import count
+from math import inf
 from typing import Final
 
 from sluicemq.clients.jmq.messages import properties_of
@@ -89,9 +90,7 @@ def text(packet: Packet, name: str) -> str:
 
 
 class Credit:
-    """Number of messages that may be sent before the next RESUME_FLOW (section 6.2); None = no
-    limit.
-    """
+    """Number of messages that may be sent before the next RESUME_FLOW (section 6.2)."""
 
     __slots__ = ("_open", "_remaining")
 
@@ -101,7 +100,7 @@ class Credit:
 
     def grant(self, granted: int) -> None:
         """Set the number of messages that may be sent; negative = no limit."""
-        self._remaining = None if granted < 0 else granted
+        self._remaining = inf if granted < 0 else granted
         if granted:
             self._open.set()
         else:
@@ -109,8 +108,6 @@ class Credit:
 
     def spend(self) -> bool:
         """Count one sent message; return True if the credit is now exhausted."""
-        if self._remaining is None:
-            return False
         self._remaining -= 1
         if self._remaining > 0:
             return False

@@ -222,22 +222,19 @@ class Session(SessionState, AsyncClient):
         if prefetch < 0:
             raise ValueError(f"prefetch is {prefetch}, the minimum is 0")
         size = prefetch or self.client.prefetch
-        properties: dict[str, object] = {
+        properties: dict[str, object | None] = {
             **properties_of(address),
             "JMQNoLocal": no_local,
             "JMQReconnect": False,
             "JMQSize": size,
+            "JMQAckMode": None if self.transacted else self.ack_mode,
+            "JMQSelector": selector or None,
+            "JMQDurableName": name if durable else None,
+            "JMQJMSShare": True if shared else None,
+            "JMQSharedSubscriptionName": name if shared else None,
+            "JMQShare": None if shared else self.client.target.share_client_id,
         }
-        if not self.transacted:
-            properties["JMQAckMode"] = self.ack_mode
-        if selector:
-            properties["JMQSelector"] = selector
-        if durable:
-            properties["JMQDurableName"] = name
-        if shared:
-            properties |= {"JMQJMSShare": True, "JMQSharedSubscriptionName": name}
-        else:
-            properties["JMQShare"] = self.client.target.share_client_id
+        properties = {key: value for key, value in properties.items() if value is not None}
         # a lost non-persistent message of a non-durable topic subscription is acceptable
         reliable = durable or address.kind is Kind.QUEUE
         consumer = Consumer(self, address, properties, size, reliable, self._consumers.remove)
