@@ -114,8 +114,8 @@ class Producers:
         """Destinations to which this client may send, by variable header."""
         self._topics: dict[VariableHeader, Destination] = {}
         self._searches = 0
-        self._search: tuple[Packet, Iterator[Message | None]] | None = None
-        """Search in progress, and the message that waits for it."""
+        self._search: dict[Packet, Iterator[Message | None]] = {}
+        """Search in progress, by the message that waits for it."""
         self._copies: dict[Packet, tuple[int, BrokerError | None]] = {}
         """Messages to wildcards: the number of copies that wait for capacity, and the error of
         another copy. Each has one reply, after its last copy."""
@@ -153,11 +153,12 @@ class Producers:
             raise RejectedRequest(Status.NOT_FOUND, f"the connection has no producer {producer_id}")
         self._connection.reply(packet)
 
-    def _check_may_send(self, address: Address) -> None:
-        """Raise RejectedRequest or AccessDenied unless this client may send to the address."""
+    def _check_may_send(self, address: Address, reserved_status: Status = Status.CONFLICT) -> None:
+        """Raise RejectedRequest, for a reserved name with `reserved_status`, or AccessDenied unless
+        this client may send to the address."""
         if is_reserved(address):
             raise RejectedRequest(
-                Status.CONFLICT, f"{address} does not accept messages from clients"
+                reserved_status, f"{address} does not accept messages from clients"
             )
         if not is_temporary(address.name) and not accepts_replies(
             self._broker.destinations.find(address)
@@ -223,11 +224,7 @@ class Producers:
         check_name(address, header.destination or "")
         if is_wildcard(address):
             return None
-        if is_reserved(address):
-            raise RejectedRequest(
-                Status.FORBIDDEN, f"{address} does not accept messages from clients"
-            )
-        self._check_may_send(address)
+        self._check_may_send(address, Status.FORBIDDEN)
         creator = self._connection.identity.creator
         destination = find_or_create(self._broker, address, creator)
         targets = self._queues if address.kind is Kind.QUEUE else self._topics
@@ -281,21 +278,17 @@ class Producers:
     ) -> Message | None:
         """Return the original of a message sent again after a connection loss, if it was published.
         The search is limited, and uses the time for scans. Raises RequestPending."""
-        if self._search is None or self._search[0] is not packet:
+        search = self._search.pop(packet, None)
+        if search is None:
             self._searches += 1
-            if self._searches > _MAX_SEARCHES:
-                return None
-            self._search = (
-                packet,
-                islice(self._compare_latest(destination, message), _MAX_SEARCH_STEPS),
-            )
-        for original in self._search[1]:
+            steps = _MAX_SEARCH_STEPS if self._searches <= _MAX_SEARCHES else 0
+            search = islice(self._compare_latest(destination, message), steps)
+        for original in search:
             if original is not None:
-                self._search = None
                 return original
             if self._broker.scans.is_time_up():
+                self._search[packet] = search
                 raise RequestPending
-        self._search = None
         return None
 
     def _compare_latest(

@@ -376,7 +376,8 @@ class JmqSession:
             uses_scan_time = False
             try:
                 if isinstance(packet, Oversized):
-                    raise self._too_large_error(packet)
+                    when = "" if login.logged_in else "before the login, "
+                    raise RejectedRequest(Status.ENTITY_TOO_LARGE, when + packet.reason)
                 if login.logged_in and 0 < kind <= LAST_MESSAGE_TYPE:
                     uses_scan_time = send(packet)
                 else:
@@ -455,11 +456,6 @@ class JmqSession:
         if packets and isinstance(compiled, SelectorError):
             self._connection.refuse(packets.pop(0), compiled)
         self._handle(packets)
-
-    def _too_large_error(self, packet: Oversized) -> RejectedRequest:
-        """Return the error for a packet above the limits."""
-        when = "" if self._login.logged_in else "before the login, "
-        return RejectedRequest(Status.ENTITY_TOO_LARGE, when + packet.reason)
 
     def _refuse(self, packet: Packet, error: SluiceError) -> None:
         """Reply to a refused request. The transaction of a message or acknowledgement fails if its

@@ -584,10 +584,8 @@ class TransactionCommands:
     def verify(self, packet: Packet) -> None:
         """Handle VERIFY_TRANSACTION, for prepared transactions only."""
         transaction_id = number(packet, "JMQTransactionID", 0)
-        branch = self._branches.by_number(transaction_id) if transaction_id else None
         xid = _read_xid(packet)
-        if branch is None and xid:
-            branch = self._branches.by_xid(xid)
+        branch = self._branches.by_number(transaction_id) or self._branches.by_xid(xid)
         branch = self._visible(branch)
         if branch is None or branch.state is not State.PREPARED:
             raise RejectedRequest(
