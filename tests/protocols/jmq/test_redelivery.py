@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import DestinationSettings
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import consumer_commands
 from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.fields import encode_blocks
 from sluicemq.protocols.jmq.packets import AckMode, C, PacketType, R, Status
+from sluicemq.protocols.jmq.wire import encode_packet
 from tests.protocols.jmq.harness import Harness, Peer, blocks, processor_time
 
 H = PacketType
@@ -317,3 +319,19 @@ def test_late_acknowledgement_costs_same_with_many_sessions(peer: Peer) -> None:
         for _ in range(2000):
             peer.create_session()
     assert elapsed[1] < 4 * elapsed[0] + 0.02
+
+
+def test_redelivery_reads_few_messages_from_journal_at_once() -> None:
+    harness = Harness(EngineSettings(memory_budget=1))
+    peer = harness.connect()
+    peer.consume("q", peer.create_session(), size=None)
+    for number in range(40):
+        peer.send_bytes(peer.message("q", str(number).ljust(100_000)))
+    messages = peer.delivered()
+    properties = {"JMQSetRedelivered": True}
+    peer.session.receive(
+        encode_packet(H.REDELIVER, 0, 0, properties, body=blocks(*reversed(messages)))
+    )
+    assert 1 << 20 < len(peer.transport.written) < 1_200_000
+    harness.run_event_loop()
+    assert [message.body for message in peer.delivered()] == [message.body for message in messages]

@@ -72,6 +72,11 @@ from sluicemq.protocols.ownership import claim_subscription
 UNLIMITED: Final = 1 << 40
 """Number of messages beyond every count."""
 UNLIMITED_BYTES: Final = 1 << 62
+MAX_BATCH: Final = 100
+"""Maximum number of pending messages that are written together."""
+MAX_READ_BYTES: Final = 1 << 20
+"""Bytes of messages read from the journal for a redelivery after which the others wait until these
+are sent, so that they are not in memory together."""
 
 
 @dataclass(slots=True, eq=False)
@@ -116,6 +121,7 @@ class Outbound:
     safe             True in safe mode
     outstanding      in safe mode the consumer that has not acknowledged its message, or None
     started          False before START and after STOP
+    read_bytes       size of messages read from the journal for a redelivery, since the last pause
     max_packet_size  size of the largest packet that the client accepts, in bytes
     """
 
@@ -129,6 +135,7 @@ class Outbound:
     safe: bool = False
     outstanding: JmsConsumer | None = None
     started: bool = False
+    read_bytes: int = 0
 
     def update_capacity(self) -> None:
         """Compute the capacity again; pause or resume the consumers if it has become or was 0."""
@@ -165,6 +172,15 @@ class Outbound:
         if self.safe and consumer.requires_ack:
             self.outstanding = consumer
         if credit.limit != UNLIMITED or self.safe or size:
+            self.update_capacity()
+
+    def count_read(self, size: int) -> None:
+        """Count a written message that was read from the journal: once there are many bytes, others
+        wait until these are sent."""
+        self.read_bytes += size
+        if self.read_bytes > MAX_READ_BYTES:
+            self.read_bytes = 0
+            self.channel.mark_congested()
             self.update_capacity()
 
     def start(self, started: bool = True) -> None:
@@ -399,13 +415,16 @@ class JmsConsumer:
         while self._may_write():
             if not pending:
                 return True
-            capacity = min(outbound.capacity, self.credit.messages_left, len(pending))
-            if self._counts_bytes:
+            capacity = min(outbound.capacity, self.credit.messages_left, len(pending), MAX_BATCH)
+            is_read = any(delivery.message is None for delivery in islice(pending, capacity))
+            if is_read or self._counts_bytes:
                 capacity = 1
             candidates = [pending.popleft() for _ in range(capacity)]
             deliveries = [delivery for delivery in candidates if self._is_unacked(delivery)]
             if deliveries:
                 self._write(deliveries)
+                if is_read:
+                    outbound.count_read(deliveries[0].size)
         return False
 
     def _may_write(self) -> bool:
