@@ -157,7 +157,6 @@ _INFO_STATUS: Final = 1
 _INFO_CLUSTER: Final = 2
 _INFO_CONSUMERS: Final = 3
 """Values of JMQRequestType."""
-_OPERATING: Final = 1
 
 CompilationResult = CompiledSelector | SelectorError
 """Result of the compilation of a selector in another thread."""
@@ -306,7 +305,7 @@ class JmqConnection:
         info: dict[str, object] = {
             "BrokerID": name,
             "brokerURL": broker_list.partition(",")[0],
-            "State": _OPERATING,
+            "State": 1,
             "StateString": "OPERATING",
             "isLocal": True,
         }
@@ -381,8 +380,8 @@ def reply_to_hello(connection: JmqConnection, packet: Packet, broker_session: in
         outbound = connection.outbound
         outbound.safe = boolean(packet, "JMQSafeMode")
         outbound.max_packet_size = client_packet_limit(packet, outbound.max_packet_size)
-        size = number(packet, "JMQSize", number(packet, "JMQRBufferSize", 0))
-        outbound.resume(size, byte_limit(packet))
+        buffer_size = number(packet, "JMQRBufferSize", 0)
+        outbound.resume(number(packet, "JMQSize", buffer_size), byte_limit(packet))
         properties |= {
             "JMQConnectionID": Long(connection.number),
             "JMQMaxMsgBytes": Long(options.max_packet_size),

@@ -147,10 +147,9 @@ class ConsumerCommands:
         session = self._connection.sessions.pop(session_id, None)
         if session is None:
             raise RejectedRequest(Status.NOT_FOUND, f"the connection has no session {session_id}")
-        connection = self._connection
-        self._branches.roll_back_session(connection, session_id)
+        self._branches.roll_back_session(self._connection, session_id)
         self.end_session(session)
-        connection.reply(packet)
+        self._connection.reply(packet)
 
     def end_session(self, session: JmsSession) -> None:
         """Requeue the unacked messages of the consumers and remove the consumers."""
@@ -199,16 +198,16 @@ class ConsumerCommands:
         connection.check_limit(len(self._consumers), "consumers", Status.CONFLICT)
         consumer_id = self._new_consumer_id(packet)
         terms = self._terms(packet, address, selector)
-        options = connection.options
-        prefetch = options.shared_prefetch if terms.sharing else options.prefetch
-        properties: dict[str, object] = {"JMQConsumerID": Long(consumer_id)}
-        if "JMQSize" not in packet.properties:
-            prefetch = UNLIMITED  # a client without flow control of single consumers
+        prefetch = UNLIMITED  # of a client without flow control of single consumers
+        if "JMQSize" in packet.properties:
+            options = connection.options
+            prefetch = options.shared_prefetch if terms.sharing else options.prefetch
         consumer = JmsConsumer(
             connection.outbound, session, consumer_id, prefetch, self._durables, terms
         )
         consumer.resume(number(packet, "JMQSize", -1), byte_limit(packet))
         credit = consumer.credit
+        properties: dict[str, object] = {"JMQConsumerID": Long(consumer_id)}
         if credit.limit != UNLIMITED:
             properties["JMQSize"] = credit.limit
         if credit.counts_bytes:
@@ -275,7 +274,6 @@ class ConsumerCommands:
             if durable_name:
                 raise RejectedRequest(Status.ERROR, "a durable subscription requires a topic")
             return Terms(address.name, OF_QUEUE, address, False, selector, None)
-        shared_name = text(packet, "JMQSharedSubscriptionName")
         share = boolean(packet, "JMQShare")
         jms_share = boolean(packet, "JMQJMSShare")
         if durable_name and is_temporary(address.name):
@@ -288,7 +286,7 @@ class ConsumerCommands:
             )
         type, name, sharing = EXCLUSIVE, str(self._connection.uid()), False
         if jms_share:
-            name, sharing = durable_name or shared_name, True
+            name, sharing = durable_name or text(packet, "JMQSharedSubscriptionName"), True
             type = SHARED_DURABLE if durable_name else SHARED
             if not name:
                 raise RejectedRequest(Status.BAD_REQUEST, "JMQSharedSubscriptionName is missing")
@@ -327,11 +325,10 @@ class ConsumerCommands:
         last = packet.body or None
         if last is not None and len(last) != SYSID_SIZE:
             raise RejectedRequest(Status.BAD_REQUEST, "the body is not a SysMessageID")
-        redeliver_all = boolean(packet, "JMQRedeliverAll")
         durable_name = ""
         if text(packet, "JMQDurableName"):
             durable_name = self._durable_to_remove(packet, consumer)
-        consumer.close(last, none_received=redeliver_all)
+        consumer.close(last, none_received=boolean(packet, "JMQRedeliverAll"))
         self._remove_if_unused(consumer)
         properties: dict[str, object] = {"JMQConsumerID": Long(consumer_id)}
         if not consumer.has_destination:
@@ -379,11 +376,10 @@ class ConsumerCommands:
         self, packet: Packet, durable_name: str, properties: dict[str, object]
     ) -> None:
         """Remove a durable subscription; the reply follows when that is on disk."""
-        connection = self._connection
         self._durables.delete_others(durable_name, [])
-        connection.reply_later(
+        self._connection.reply_later(
             partial(self._broker.when_durable, self._broker.last_ack_record),
-            partial(connection.reply, packet, properties=properties),
+            partial(self._connection.reply, packet, properties=properties),
         )
 
     # --- RESUME_FLOW -------------------------------------------------------------------------

@@ -99,12 +99,8 @@ class Credit:
 
     def resume(self, limit: int | None, byte_limit: int | None) -> None:
         """Allow `limit` messages and `byte_limit` bytes from now on; None = the previous limit."""
-        if limit is not None:
-            self.limit = limit
-        if byte_limit is not None:
-            self.byte_limit = byte_limit
-        self.messages_left = self.limit
-        self.bytes_left = self.byte_limit
+        self.messages_left = self.limit = self.limit if limit is None else limit
+        self.bytes_left = self.byte_limit = self.byte_limit if byte_limit is None else byte_limit
 
 
 @dataclass(slots=True, eq=False)
@@ -300,8 +296,8 @@ class JmsConsumer:
             self._durables.delete_replaced(terms)
 
     def _attach_to_address(self) -> None:
-        identity = self._outbound.channel.identity
-        self._attach_to(find_or_create(self._broker, self.terms.address, identity.creator))
+        creator = self._outbound.channel.identity.creator
+        self._attach_to(find_or_create(self._broker, self.terms.address, creator))
 
     def _attach_to(self, destination: Destination) -> None:
         """Receive messages from one more destination. Raises BrokerError."""

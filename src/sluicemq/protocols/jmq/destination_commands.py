@@ -188,11 +188,10 @@ def _create_temporary(connection: JmqConnection, address: Address, bits: int) ->
         raise RejectedRequest(Status.ERROR, f"{address.name} cannot be a temporary destination")
     if not is_jms_temporary(address.name):
         connection.channel.demand(Operation.CREATE, address.name)
-    settings = _with_flavour(DEFAULTS, address, bits)
     connection.broker.destinations.check_temporary(connection.channel)
     connection.broker.destinations.declare(
         address,
-        settings,
+        _with_flavour(DEFAULTS, address, bits),
         owner=connection.channel,
         creator=connection.identity.creator,
         provenance=Provenance(CreatedBy.JMQ),

@@ -273,7 +273,7 @@ _UNMEASURED: Final = dict.fromkeys(
 )
 _TOTALS: Final = (
     *("numMsgsIn", "numMsgsOut", "msgBytesIn", "msgBytesOut"),
-    *("numMsgs", "totalMsgBytes", "numDestinations"),
+    *("numMsgs", "totalMsgBytes", "numDestinations", "numConnections"),
     *("numPktsIn", "numPktsOut", "pktBytesIn", "pktBytesOut"),  # not measured
 )
 
@@ -394,8 +394,8 @@ class Metrics:
         totals: Counter[str] = Counter()
         for destination in self._destinations():
             totals.update(metrics_of(destination), numDestinations=1)
-        values = {name: totals[name] for name in _TOTALS}
-        return to_longs({**values, "numConnections": self._process.clients()})
+        totals["numConnections"] = self._process.clients()
+        return to_longs({name: totals[name] for name in _TOTALS})
 
     def _destination_values(self) -> Values:
         values: dict[str, Value] = {}

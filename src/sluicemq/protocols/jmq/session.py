@@ -480,9 +480,8 @@ class JmqSession:
         options = connection.options
         self._nonce = secrets.token_hex(16) if options.authentication == DIGEST else ""
         connection.write(encode_challenge(options, packet, self._nonce))
-        interval = options.ping_interval
-        if interval:
-            self._timer.set(interval, self._ping_if_idle)
+        if options.ping_interval:
+            self._timer.set(options.ping_interval, self._ping_if_idle)
 
     def _authenticate(self, packet: Packet) -> None:
         """Check the login; later packets wait until the check ends."""
@@ -533,7 +532,6 @@ class JmqSession:
     def _set_client_id(self, packet: Packet) -> None:
         """Handle SET_CLIENTID, which sets or removes the client id."""
         connection = self._connection
-        client_ids = self._coordinator.client_ids
         if "JMQClientID" in packet.properties:
             identity = self._channel.identity
             durables = self._coordinator.durables
@@ -541,7 +539,7 @@ class JmqSession:
             if not durables.may_use_client_id(client_id, identity):
                 self._channel.deny(f"client id {client_id}")
                 raise client_id_in_use_error(client_id)
-            client_ids.assign(
+            self._coordinator.client_ids.assign(
                 connection.sender,
                 client_id,
                 identity,
@@ -550,7 +548,7 @@ class JmqSession:
             )
             durables.claim(client_id, identity)
         else:
-            client_ids.release(connection.sender)
+            self._coordinator.client_ids.release(connection.sender)
             connection.sender.client_id = ""
         connection.reply(packet)
 

@@ -237,16 +237,17 @@ class Durables:
             pattern = _pattern_in(subscription.name) if subscription.durable else None
             if pattern is not None and matches_topic(pattern, topic):
                 with suppress(BrokerError):
-                    extension = self._broker.subscribe(
-                        topic,
-                        subscription.name,
-                        durable=True,
-                        shared=True,
-                        selector=subscription.selector,
-                        exclude=subscription.exclude,
-                        owner=subscription.owner,
+                    self.add(
+                        self._broker.subscribe(
+                            topic,
+                            subscription.name,
+                            durable=True,
+                            shared=True,
+                            selector=subscription.selector,
+                            exclude=subscription.exclude,
+                            owner=subscription.owner,
+                        )
                     )
-                    self.add(extension)
         for attach in list(self.wildcard_consumers):
             attach(topic)
 
@@ -255,9 +256,7 @@ class Durables:
     def owner_for(self, client_id: str, name: str, identity: Identity) -> str:
         """Return the owner of a new subscription: the owner of the one that it joins or replaces,
         or of the client id, else the requesting user."""
-        owner = self._owner_of(name)
-        if not owner and client_id:
-            owner = self.owner_of(client_id)
+        owner = self._owner_of(name) or (client_id and self.owner_of(client_id))
         return owner or identity.name
 
     def owner_of(self, client_id: str) -> str:
@@ -475,12 +474,11 @@ def expand_client_id(client_id: str, user: str) -> str:
     """Return the client id with `${u}` replaced. Raises RejectedRequest: BAD_REQUEST."""
     if client_id.startswith(_USER_PLACEHOLDER):
         client_id = user + client_id.removeprefix(_USER_PLACEHOLDER)
-    is_invalid = (
+    if (
         not client_id.strip()
         or len(client_id) > MAX_CLIENT_ID
         or client_id.startswith(_INVALID_START)
         or _INVALID_PART in client_id
-    )
-    if is_invalid:
+    ):
         raise RejectedRequest(Status.BAD_REQUEST, f"{client_id[:80]!r} is not a valid client id")
     return client_id

@@ -228,20 +228,23 @@ class Branches:
         if branch is None or branch.has_ended:
             transaction = self._broker.transactions.prepared.get(xid)
             if transaction is not None:
-                branch = Branch(self._uid(), transaction, State.PREPARED, xid)
-                branch.rollback_state = State.ROLLEDBACK
+                branch = Branch(
+                    self._uid(), transaction, State.PREPARED, xid, rollback_state=State.ROLLEDBACK
+                )
                 self._add(branch)
         return branch
 
-    def prepared(self, identity: Identity) -> list[Branch]:
-        """Return the prepared branches that the user may end, oldest first."""
-        branches = []
-        for xid, transaction in list(self._broker.transactions.prepared.items()):
-            if len(xid) == XID_SIZE and may_use_transaction(identity, transaction):
-                branch = self.by_xid(xid)
-                if branch is not None:
-                    branches.append(branch)
-        return branches
+    def prepared_xids(self, identity: Identity) -> list[bytes]:
+        """Return the Xids of the prepared branches that the user may end, oldest first. Their
+        outcomes are stored from now on."""
+        xids = [
+            xid
+            for xid, transaction in self._broker.transactions.prepared.items()
+            if len(xid) == XID_SIZE and may_use_transaction(identity, transaction)
+        ]
+        for xid in xids:
+            self.by_xid(xid)
+        return xids
 
     # --- start and join ----------------------------------------------------------------------
 
@@ -254,8 +257,8 @@ class Branches:
         sessionless: bool = False,
     ) -> Branch:
         """Start a transaction. Raises RejectedRequest: ERROR. The Xid must not be in use."""
-        transactions = self._by_connection.get(connection.number, ())
-        connection.check_limit(len(transactions), "transactions", Status.ERROR)
+        count = len(self._by_connection.get(connection.number, ()))
+        connection.check_limit(count, "transactions", Status.ERROR)
         branch = Branch(
             self._uid(),
             self._broker.transactions.begin(connection.identity.name),
@@ -556,8 +559,9 @@ class TransactionCommands:
 
     def _reply_when_durable(self, branch: Branch, reply: Callable[[], None]) -> None:
         """Reply to the end of a transaction once it is durable."""
-        wait = partial(self._broker.when_durable, branch.transaction.end_record)
-        self._connection.reply_later(wait, reply)
+        self._connection.reply_later(
+            partial(self._broker.when_durable, branch.transaction.end_record), reply
+        )
 
     # --- RECOVER and VERIFY ------------------------------------------------------------------
 
@@ -574,12 +578,11 @@ class TransactionCommands:
                 )
             self._reply(packet, branch, {"JMQQuantity": 1}, branch.xid)
             return
-        flags = number(packet, "JMQXAFlags", XaFlag.NOFLAGS)
-        branches = []
-        if flags & XaFlag.STARTRSCAN:
-            branches = self._branches.prepared(self._connection.identity)
-        body = b"".join([branch.xid for branch in branches])
-        self._connection.reply(packet, properties={"JMQQuantity": len(branches)}, body=body)
+        xids: list[bytes] = []
+        if number(packet, "JMQXAFlags", XaFlag.NOFLAGS) & XaFlag.STARTRSCAN:
+            xids = self._branches.prepared_xids(self._connection.identity)
+        properties = {"JMQQuantity": len(xids)}
+        self._connection.reply(packet, properties=properties, body=b"".join(xids))
 
     def verify(self, packet: Packet) -> None:
         """Handle VERIFY_TRANSACTION, for prepared transactions only."""
