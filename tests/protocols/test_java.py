@@ -274,6 +274,14 @@ def test_references_count_as_their_values(monkeypatch: pytest.MonkeyPatch) -> No
         java.loads_map(twice)
 
 
+def test_references_do_not_multiply_size_of_stream() -> None:
+    reference = b"\x71\0\x7e\0\0"
+    text = HEADER + b"\x74" + pack(">H", 60_000) + b"a" * 60_000
+    assert len(java.loads_stream(text + reference * 60)) == 61
+    with pytest.raises(SerialError, match="too large"):
+        java.loads_stream(text + reference * 80)
+
+
 def test_resets_are_counted() -> None:
     with pytest.raises(SerialError, match="too many"):
         java.loads_stream(HEADER + b"\x79" * 200_000)

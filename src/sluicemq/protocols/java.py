@@ -89,6 +89,10 @@ MAX_HANDLES: Final = 300_000
 MAX_SIZE: Final = 73_400_320
 """Maximum size in bytes of Strings, arrays and class descriptions; the first two count again for
 each reference. Also the maximum size of a decompressed body."""
+_EXPANSION: Final = 4
+_FREE_EXPANSION: Final = 4 << 20
+"""That size is at most _EXPANSION times the size of the stream and _FREE_EXPANSION bytes: a stream
+of 80 KB could have values of 70 MB."""
 _DEPTH: Final = 2
 """Maximum nesting of maps."""
 
@@ -272,7 +276,7 @@ class StreamReader:
         self.position = 0
         self.handles: list[Any] = []
         self._entries_left = MAX_ENTRIES
-        self._bytes_left = MAX_SIZE
+        self._bytes_left = min(MAX_SIZE, _EXPANSION * len(data) + _FREE_EXPANSION)
 
     def header(self) -> None:
         """Read the beginning of the stream."""
