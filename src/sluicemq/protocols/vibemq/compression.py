@@ -125,10 +125,6 @@ class Unpacker:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _plain(data: bytes) -> Iterator[bytes]:
-    return iter((data,))
-
-
 def _gunzip(data: bytes) -> Iterator[bytes]:
     """Yield the parts of a gzip body, up to the end of the last member. Raises ProtocolError."""
     for _ in range(_MAX_MEMBERS):
@@ -165,7 +161,7 @@ def _unbrotli(data: bytes) -> Iterator[bytes]:
 
 
 _READERS: Final[dict[int, Callable[[bytes], Iterator[bytes]]]] = {
-    Compression.NONE: _plain,
+    Compression.NONE: lambda data: iter((data,)),
     Compression.GZIP: _gunzip,
     Compression.BROTLI: _unbrotli,
 }
