@@ -887,6 +887,16 @@ def test_request_for_same_queue_continues_conversion(harness: Harness) -> None:
     assert [json.loads(body) for body in consumer.bodies()] == [MAP, {"n": 1}]
 
 
+def test_conversion_of_ended_subscription_ends_with_connection(harness: Harness) -> None:
+    publish_maps(harness, MAP)
+    consumer = harness.connect()
+    consumer.consume(b"q", 10)
+    [(work, _)] = harness.background.jobs
+    consumer.consume(b"q", 0)
+    consumer.drop()
+    assert work() is None
+
+
 @pytest.mark.parametrize("is_ended", [False, True])
 def test_nothing_more_is_converted_for_client_that_does_not_read(
     harness: Harness, is_ended: bool

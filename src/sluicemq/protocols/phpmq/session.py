@@ -238,6 +238,7 @@ class PhpmqSession:
         """
         self._channel.close()
         self._unsubscribe()
+        self._conversion.take_blocked()
         self._drop_waiting()
         sends = [frame for frame in self._channel.release() if frame[0] == SEND]
         while sends:
@@ -382,7 +383,7 @@ class PhpmqSession:
         """
         self._consumer = None
         self._pauses.consumers.clear()
-        blocked = self._conversion.take_blocked(cancel=self._channel.ended)
+        blocked = self._conversion.take_blocked(cancel=False)
         self._pauses.resume(_CONVERTING)
         return [delivery.sequence for delivery in blocked]
 
