@@ -41,8 +41,8 @@ class FrameDecoder(Generic[Frame]):
 
     @property
     def buffered(self) -> int:
-        """Bytes received of frames that are not returned yet."""
-        return len(self._rest)
+        """Bytes held of frames that are not returned yet; 1 while one is being skipped."""
+        return len(self._rest) or int(self._skip > 0)
 
     def discard(self) -> None:
         """Drop the bytes of the frames that are not returned yet."""

@@ -268,7 +268,7 @@ def test_skipped_data_is_not_buffered() -> None:
     assert refusal.id == "long"
     for _ in range(100):
         assert decoder.feed(bytes(100_000)) == []
-        assert decoder.buffered == 0
+        assert decoder.buffered == 1  # so that the timeout of unfinished frames applies
         assert decoder.incomplete
     assert decoder.error is None
 
@@ -285,7 +285,7 @@ def test_id_of_frame_that_is_too_long_is_waited_for() -> None:
     assert decoder.buffered == 12
     [refusal] = decoder.feed(data[12:13])
     assert refusal.id == "long"
-    assert decoder.buffered == 0
+    assert decoder.buffered == 1
     assert decoder.feed(data[13:] + encode(HELLO)) == [HELLO]
 
 

@@ -400,8 +400,10 @@ class Decoder(FrameDecoder[Frame]):
 
     @property
     def buffered(self) -> int:
-        """Bytes received of frames that are not returned yet."""
-        return len(self._rest) + (0 if self.large is None else self._large_bytes)
+        """Bytes held of frames that are not returned yet; 1 while one is being skipped."""
+        if self.large is not None:
+            return len(self._rest) + self._large_bytes
+        return len(self._rest) or int(self._skip > 0)
 
     def discard(self) -> None:
         """Drop the bytes of the frames that are not returned yet."""
