@@ -72,34 +72,22 @@ def test_java_process_that_does_not_start_is_explained(tmp_path: Path) -> None:
     assert "Could not create the Java Virtual Machine" in log.read_text()
 
 
-@pytest.mark.parametrize(("limit", "renamed"), [(3, False), (2, True)])
-def test_long_log_is_renamed(
-    limit: int, renamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("limit", "copied"), [(3, False), (2, True)])
+def test_long_log_is_copied_and_emptied(
+    limit: int, copied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A running session continues to write to the log and not to the copy."""
     monkeypatch.setattr(session, "MAX_LOG_BYTES", limit)
     log = tmp_path / "_logs" / "spark.log"
-    for text in (b"old", b"new"):
-        with session._stderr_to(log):
-            os.write(2, text)
-    assert log.read_bytes() == (b"new" if renamed else b"oldnew")
-    assert [file.read_bytes() for file in log.parent.glob("*.1")] == [b"old"] * renamed
-
-
-def test_two_sessions_may_rename_log_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "MAX_LOG_BYTES", 2)
-    log = tmp_path / "spark.log"
-    log.write_bytes(b"old")
-
-    def rename_twice(path: Path, target: Path) -> None:
-        for _ in range(2):
-            os.replace(path, target)
-
-    monkeypatch.setattr(Path, "replace", rename_twice)
-    with session._stderr_to(log):
+    with session._output_to(log):
+        os.write(2, b"old")
+        running = os.dup(1)
+    with session._output_to(log):
         os.write(2, b"new")
-    assert [log.read_bytes(), (tmp_path / "spark.log.1").read_bytes()] == [b"new", b"old"]
+    os.write(running, b"!")
+    os.close(running)
+    assert log.read_bytes() == (b"new!" if copied else b"oldnew!")
+    assert [file.read_bytes() for file in log.parent.glob("*.1")] == [b"old"] * copied
 
 
 def test_local_session_uses_class_archive(tmp_path: Path) -> None:

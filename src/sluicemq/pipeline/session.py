@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +26,7 @@ from sluicemq.model.errors import ConfigurationError, SluiceError
 from sluicemq.pipeline import jars
 
 MAX_LOG_BYTES: Final = 10 << 20
-"""Size of Spark's log above which a new session begins another file."""
+"""Size of Spark's log above which a new session empties it."""
 _OPTIONS: Final = "spark.driver.extraJavaOptions"
 # A stack overflow in a query's thread (deep plan, long traceback) ends it without an error.
 # Warnings of the JVM go to standard output by default, which has the result of the command.
@@ -119,7 +120,7 @@ def session(
     """Return the Spark session of this process, or create it.
 
     settings   take precedence over all others, except for REQUIRED
-    log        file to which the output of Spark and its workers is appended; None = standard error
+    log        file to which the output of Spark and its workers is appended; None = as this process
     schemes    schemes of URIs that the session is to read and write (jars.CONNECTORS)
 
     Raises ConfigurationError if there is no supported Java, or no library for Delta or a scheme;
@@ -145,7 +146,7 @@ def session(
         effective[_JARS] = ",".join([*filter(None, [effective.get(_JARS)]), *paths])
         if _has_local_master(effective):
             _use_local_home(effective)
-    with _stderr_to(log):
+    with _output_to(log):
         try:
             return SparkSession.builder.appName(name).config(map={**effective}).getOrCreate()
         except PySparkRuntimeError as error:
@@ -259,23 +260,26 @@ def _use_local_home(effective: dict[str, str]) -> None:
 
 
 @contextmanager
-def _stderr_to(log: Path | None) -> Iterator[None]:
-    """Redirect the standard error of processes started in this context to that file. A file above
-    MAX_LOG_BYTES is renamed before.
+def _output_to(log: Path | None) -> Iterator[None]:
+    """Append the output of processes started in this context to that file. One above MAX_LOG_BYTES
+    is copied and emptied before: running sessions continue to write to it.
 
-    Spark has no setting for the output of its workers and before its logging starts."""
+    Spark has no setting for the output of its workers and before its logging starts, and Delta
+    prints the result of VACUUM."""
     if log is None:
         yield
         return
     log.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileNotFoundError):  # another session may have renamed it
-        if log.stat().st_size > MAX_LOG_BYTES:
-            log.replace(log.with_name(f"{log.name}.1"))
-    original = os.dup(2)
+    originals = {stream: os.dup(stream) for stream in (1, 2)}
     try:
         with log.open("ab") as file:
-            os.dup2(file.fileno(), 2)
+            if log.stat().st_size > MAX_LOG_BYTES:
+                shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+                file.truncate(0)
+            for stream in originals:
+                os.dup2(file.fileno(), stream)
         yield
     finally:
-        os.dup2(original, 2)
-        os.close(original)
+        for stream, original in originals.items():
+            os.dup2(original, stream)
+            os.close(original)
