@@ -543,6 +543,8 @@ def writer_lease(lake: Lake, storage: JournalStorage, stop: threading.Event) -> 
             else:
                 failures.clear()
                 extended.set()
+        with suppress(SluiceError, OSError):
+            storage.claim_slot(slot, holder, 0)
 
     def watch() -> None:
         # not in `renew`: a claim may take longer than the lease while the broker does not answer
@@ -562,9 +564,7 @@ def writer_lease(lake: Lake, storage: JournalStorage, stop: threading.Event) -> 
         ended.set()
         extended.set()
         for thread in threads:
-            thread.join()
-        with suppress(SluiceError, OSError):
-            storage.claim_slot(slot, holder, 0)
+            thread.join(LEASE_MS / 6000)  # a request takes minutes if the broker does not answer
     if errors:
         raise errors[0]
 
