@@ -157,6 +157,8 @@ _INFO_STATUS: Final = 1
 _INFO_CLUSTER: Final = 2
 _INFO_CONSUMERS: Final = 3
 """Values of JMQRequestType."""
+_OPERATING: Final = 1
+"""State of a broker that serves clients."""
 
 CompilationResult = CompiledSelector | SelectorError
 """Result of the compilation of a selector in another thread."""
@@ -305,7 +307,7 @@ class JmqConnection:
         info: dict[str, object] = {
             "BrokerID": name,
             "brokerURL": broker_list.partition(",")[0],
-            "State": 1,
+            "State": _OPERATING,
             "StateString": "OPERATING",
             "isLocal": True,
         }
