@@ -65,8 +65,8 @@ def attach(
     )
     subscription.consumers[consumer] = None
     window.consumers.append(consumer)
-    if settings.active_consumers:
-        activate_consumers(subscription)
+    active_limit = settings.active_consumers or len(subscription.consumers)
+    consumer.active = len(subscription.consumers) <= active_limit
     mark_available(consumer)
     dispatch(subscription)
     return consumer

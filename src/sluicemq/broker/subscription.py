@@ -236,15 +236,6 @@ def journal_completion(
     return record
 
 
-def _remove_requeued(subscription: Subscription, sequence: int) -> Delivery | None:
-    """Remove a requeued delivery from the ready or scheduled messages and return it, or None."""
-    delivery = subscription.requeued.pop(sequence, None)
-    if delivery is not None:
-        remove_waiting(delivery)
-        compact_pending_queues(subscription)
-    return delivery
-
-
 def remove_delivered(
     subscription: Subscription, sequence: int, consumer: Consumer | None = None
 ) -> Delivery | None:
@@ -253,7 +244,10 @@ def remove_delivered(
     The message may be unacked, or have been requeued since.
     """
     delivery = remove_unacked(subscription, sequence, consumer)
-    return delivery or _remove_requeued(subscription, sequence)
+    if delivery is None and (delivery := subscription.requeued.pop(sequence, None)):
+        remove_waiting(delivery)
+        compact_pending_queues(subscription)
+    return delivery
 
 
 def remove_unacked(

@@ -203,17 +203,13 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         if self._ended or self._closing:
             return False
-        self._batch.begin()
         if self._session is not None:
-            try:
-                self._session.end_of_input()
-                if self._descriptor < 0:
-                    # TLS has no half-close: the output must be sent now. (For a slow peer this is
-                    # too late, and the session requeues its messages.)
-                    self._batch.broker.flush()
-                    self.flush()
-            except Exception as error:
-                self.fault(error)
+            self.call(self._session.end_of_input)
+            if self._descriptor < 0:
+                # TLS has no half-close: the output must be sent now. (For a slow peer this is
+                # too late, and the session requeues its messages.)
+                self.call(self._batch.broker.flush)
+                self.flush()
         return self._descriptor >= 0
 
     def connection_lost(self, exc: Exception | None) -> None:
