@@ -211,7 +211,7 @@ async def test_scheduled_messages_are_made_ready(api_fixture: ApiFixture) -> Non
     jobs = queue(broker, retry_delay=5000)
     [failed_sequence] = send(jobs, "failed", broker=broker)
     reader = read(broker, jobs)
-    broker.time_out(reader.consumer, [failed_sequence])
+    broker.release(reader.consumer, [failed_sequence], timed_out=True)
     reader.detach()
     [scheduled] = send(jobs, "scheduled", broker=broker, deliver_at=broker.clock.wall + 9000)
     send(jobs, "waits", broker=broker)
@@ -465,7 +465,7 @@ async def test_action_on_scheduled_messages_ends_with_their_subscription(
     reader = Reader(broker)
     reader.consumer = broker.attach(first, reader, Window(1000, True))
     # the subscription discards its messages in this order, the action handles them in the other
-    broker.time_out(reader.consumer, unacked_numbers(reader.consumer)[::-1])
+    broker.release(reader.consumer, unacked_numbers(reader.consumer)[::-1], timed_out=True)
     reader.detach()
     http_client = api_fixture.http_client(local=True)
     api_fixture.scan_time.limit = 2

@@ -145,7 +145,7 @@ async def test_state_selects_unacked_and_scheduled_messages(api_fixture: ApiFixt
     send(jobs, "a", "b", "c", "d", broker=broker)
     send(jobs, "scheduled", broker=broker, deliver_at=broker.clock.wall + 9000)
     reader = read(broker, jobs, 3)
-    broker.time_out(reader.consumer, unacked_numbers(reader.consumer)[:1])
+    broker.release(reader.consumer, unacked_numbers(reader.consumer)[:1], timed_out=True)
     broker.flush()
     transaction = broker.transactions.begin()
     broker.transactions.acknowledge(

@@ -445,7 +445,7 @@ class ModelComparison:
         assert pair.engine is not None
         self.model.check_dispatch_order()
         self.model.time_out(pair.model, entries)
-        self.broker.time_out(pair.engine, [entry.sequence for entry in entries])
+        self.broker.release(pair.engine, [entry.sequence for entry in entries], timed_out=True)
 
     def requeue(self, entry: model.Entry, ttl: int) -> None:
         self.model.check_dispatch_order()

@@ -317,7 +317,7 @@ class DeadLetterMachine(RuleBasedStateMachine):
 
     @rule()
     def time_out(self) -> None:
-        self.fixture.broker.time_out(self.reader.consumer, list(self.reader.consumer.unacked))
+        self.fixture.broker.release(self.reader.consumer, timed_out=True)
         self.fixture.broker.flush()
 
     @rule()

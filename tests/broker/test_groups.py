@@ -100,7 +100,7 @@ def test_time_to_live_and_delays_continue(fixture: BrokerFixture) -> None:
     fixture.send(topic, "late", "mortal")
     [sequence] = member.unacked_by_body().values()
     fixture.wait(400)
-    fixture.broker.time_out(member.consumer, [sequence])
+    fixture.broker.release(member.consumer, [sequence], timed_out=True)
     leave(fixture, member)
     fixture.wait(200)
     second = join(fixture, topic, "n", 1)

@@ -76,12 +76,12 @@ def test_immediate_retry_does_not_shorten_next_delay() -> None:
     queue = fixture.queue(retry_delay=1000)
     reader = fixture.read(queue)
     [sequence] = fixture.send(queue, "a")
-    fixture.broker.time_out(reader.consumer, [sequence])
+    fixture.broker.release(reader.consumer, [sequence], timed_out=True)
     fixture.wait(500)
     fixture.broker.operations.redeliver(find_delivery(fixture, queue, sequence))
     fixture.broker.flush()
     assert reader.got() == ["a", "a"]
-    fixture.broker.time_out(reader.consumer, [sequence])
+    fixture.broker.release(reader.consumer, [sequence], timed_out=True)
     fixture.wait(600)  # when the first retry would have been
     assert reader.got() == []
     fixture.wait(1400)

@@ -248,12 +248,12 @@ def test_ack_timeout_that_engine_does_not_watch() -> None:
     fixture.send(queue, "a", "b")
     reader = fixture.read(queue)
     unacked = reader.unacked_by_body()
-    fixture.broker.time_out(reader.consumer, [unacked["a"], 999])
+    fixture.broker.release(reader.consumer, [unacked["a"], 999], timed_out=True)
     fixture.wait(99)
     assert reader.got() == ["a", "b"]
     fixture.wait(1)
     assert reader.got() == ["a"]
-    fixture.broker.time_out(reader.consumer, [unacked["a"]])
+    fixture.broker.release(reader.consumer, [unacked["a"]], timed_out=True)
     fixture.wait(199)
     assert reader.got() == []
     fixture.wait(1)

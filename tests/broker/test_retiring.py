@@ -63,7 +63,7 @@ def test_retired_consumer_is_released_with_its_last_delivery() -> None:
         "acknowledged by number": lambda reader, s: fixture.broker.acknowledge_any(queue.queue, s),
         "dead": lambda reader, s: fixture.broker.dead_letter(queue.queue, s, "rejected"),
         "requeued": lambda reader, s: fixture.broker.requeue(queue.queue, s, 0),
-        "timed out": lambda reader, s: fixture.broker.time_out(reader.consumer, [s]),
+        "timed out": lambda reader, s: fixture.broker.release(reader.consumer, [s], timed_out=True),
         "purged": lambda reader, s: purge(fixture.broker, queue, unacked=True),
         "detached": lambda reader, s: fixture.broker.detach(reader.consumer),
     }

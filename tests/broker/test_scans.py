@@ -224,7 +224,7 @@ def test_purge_includes_unacked_messages_that_are_delayed_meanwhile() -> None:
     broker.flush()
     counts: list[int] = []
     broker.operations.purge(fixture.queue, True, counts.append)
-    broker.time_out(reader.consumer, list(reader.consumer.unacked))
+    broker.release(reader.consumer, list(reader.consumer.unacked), timed_out=True)
     while not counts:
         broker.flush()
     assert counts == [300]

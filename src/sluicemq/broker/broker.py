@@ -564,11 +564,21 @@ class Broker:
         *,
         attempted: bool = True,
         ignore_max_attempts: bool = False,
+        timed_out: bool = False,
     ) -> None:
         """Return deliveries to their original positions (None = all held); see
         redelivery.release.
+
+        `timed_out` is for a consumer with its own acknowledgement timeout, which the engine does
+        not watch.
         """
-        redelivery.release(consumer, sequences, attempted, ignore_max_attempts=ignore_max_attempts)
+        redelivery.release(
+            consumer,
+            sequences,
+            attempted,
+            ignore_max_attempts=ignore_max_attempts,
+            timed_out=timed_out,
+        )
 
     def decline(self, consumer: Consumer, sequences: Iterable[int], kind: str, reason: str) -> None:
         """Return deliveries that the consumer, attached without a selector, cannot process.
@@ -579,15 +589,6 @@ class Broker:
         See attachment.py.
         """
         attachment.decline(consumer, sequences, kind, reason)
-
-    def time_out(self, consumer: Consumer, sequences: Iterable[int]) -> None:
-        """Return deliveries that were not acknowledged in time, for a consumer with its own
-        timeout.
-
-        The engine does not watch the acknowledgement timeout of such a consumer; see
-        redelivery.release.
-        """
-        redelivery.release(consumer, sequences, timed_out=True)
 
     def requeue(self, subscription: Subscription, sequence: int, expiration: int) -> bool:
         """Move a delivered message to the tail, with a new expiration in wall ms (0 = never).

@@ -341,14 +341,16 @@ def _slices(subscription: Subscription, until: int, unacked: bool) -> Iterator[l
             delivery
             for delivery in others[start : start + SLICE]
             if delivery.sequence <= until
-            and (delivery.state == SCHEDULED or (unacked and _is_held(delivery)))
+            and (
+                delivery.state == SCHEDULED
+                # or a consumer holds it, and no transaction has acknowledged it
+                or (
+                    unacked
+                    and delivery.consumer is not None
+                    and delivery.consumer.unacked.get(delivery.sequence) is delivery
+                )
+            )
         ]
-
-
-def _is_held(delivery: Delivery) -> bool:
-    """Return whether a consumer holds the delivery, and no transaction has acknowledged it."""
-    consumer = delivery.consumer
-    return consumer is not None and consumer.unacked.get(delivery.sequence) is delivery
 
 
 def _expect_no_transaction(delivery: Delivery) -> None:

@@ -262,13 +262,12 @@ class _Recovery:
         if delivery_counts:
             for sequence in sequences:
                 delivery_counts.pop(sequence, None)
-        if subscription & DURABLE_SUBSCRIPTION or self._is_topic(subscription):
+        address = self.broker.journal.addresses.get(subscription)
+        if subscription & DURABLE_SUBSCRIPTION or (
+            # the number of a topic is that of its group
+            address is not None and address.kind is Kind.TOPIC
+        ):
             self.completed.setdefault(subscription, set()).update(sequences)
-
-    def _is_topic(self, number: int) -> bool:
-        """Return whether the number is that of a topic, and so of its group."""
-        address = self.broker.journal.addresses.get(number)
-        return address is not None and address.kind is Kind.TOPIC
 
     def _read_delivered(
         self, subscription: int, sequences: Iterable[int], attempts: Iterable[int]

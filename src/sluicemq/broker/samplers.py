@@ -136,10 +136,9 @@ class DepthSampler:
     def _schedule_round(self) -> None:
         if self._interval > 0:
             core = self._core
-            core.timers.add(core.clock.steady + self._interval, self._begin_round, None)
-
-    def _begin_round(self, argument: None) -> None:
-        self._core.scans.begin_steps(self._round())
+            core.timers.add(
+                core.clock.steady + self._interval, core.scans.begin_steps, self._round()
+            )
 
     def _round(self) -> Iterator[None]:
         for destination in list(self._destinations.values()):

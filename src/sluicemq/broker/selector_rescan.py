@@ -125,13 +125,10 @@ class SelectorRescan:
         self._subscription.all_ready.pin(delivery)
         self._deferred[pending_queue, delivery] = None
         if len(self._deferred) > self._deferred_limit:
-            self._remove_taken()
+            # other consumers have taken the others; a requeued one is kept back again
+            self._deferred = {entry: None for entry in self._deferred if entry[1].state == READY}
+            self._deferred_limit = 2 * len(self._deferred) + MIN_DEFERRED
         return True
-
-    def _remove_taken(self) -> None:
-        """Remove deliveries that other consumers have taken; a requeued one is kept back again."""
-        self._deferred = {entry: None for entry in self._deferred if entry[1].state == READY}
-        self._deferred_limit = 2 * len(self._deferred) + MIN_DEFERRED
 
     def resume(self) -> None:
         """Resume a paused pass after deliveries were taken from the pending queues."""
@@ -143,10 +140,7 @@ class SelectorRescan:
         if not self._is_scheduled:
             self._is_scheduled = True
             core = self._subscription.core
-            core.timers.add(core.clock.steady + 1, self._enqueue_slice, None)
-
-    def _enqueue_slice(self, _: None) -> None:
-        self._subscription.core.scans.schedule(self._run_slice)
+            core.timers.add(core.clock.steady + 1, core.scans.schedule, self._run_slice)
 
     def _run_slice(self) -> None:
         self._is_scheduled = False

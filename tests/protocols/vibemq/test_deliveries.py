@@ -154,7 +154,7 @@ def test_late_ack_counts_although_another_connection_holds_message(harness: Harn
     other.subscribe("q")
     queue = harness.destination("q").queue
     delivery = next(queue.browse())
-    harness.broker.time_out(next(iter(queue.consumers)), [delivery.sequence])
+    harness.broker.release(next(iter(queue.consumers)), [delivery.sequence], timed_out=True)
     harness.run_event_loop(2 * SECONDS)
     assert other.ids() == ["m"]
     peer.acknowledge("m")

@@ -420,7 +420,7 @@ class Subscriber:
         delay = destination.settings.retry_delay
         cannot_send = destination.paused or self._connection.channel.congested or self._blocked
         if delay or cannot_send or self._has_other_consumers(consumer):
-            broker.time_out(consumer, sequences)
+            broker.release(consumer, sequences, timed_out=True)
         else:
             deliveries = broker.start_next_attempt(consumer, sequences, attempted=True)
             unacked = {delivery.sequence for delivery in deliveries}
