@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal, NamedTuple
 
 import pytest
 
 from sluicemq.admin import clients, destinations
+from sluicemq.admin.errors import ApiError
 from sluicemq.admin.time_slices import RUN, TimeSlices
 from sluicemq.broker import Destination, Window
 from sluicemq.management.operation import SortedPageQuery
@@ -192,6 +193,29 @@ async def test_users_take_turns_whatever_the_number_of_their_requests(
     assert (examined.count("anna"), examined.count("bert")) == (90, 10)
     after_bert = examined[::-1].index("bert")
     assert after_bert > 50
+
+
+@in_event_loop
+async def test_requests_of_closed_connections_wait_for_no_slice(
+    api_fixture: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scans, scheduled = api_fixture.broker.scans, []
+    schedule = scans.schedule
+
+    def record(step: Callable[[], object], *, outside: bool = False) -> None:
+        scheduled.append(step)
+        schedule(step, outside=outside)
+
+    monkeypatch.setattr(scans, "schedule", record)
+    monkeypatch.setattr(TimeSlices, "due", True)
+    caller, turns = api_fixture.http_client(local=True).caller, asyncio.Lock()
+    waits = [TimeSlices(api_fixture.broker, caller, turns).wait_if_due() for _ in range(9)]
+    tasks = [asyncio.create_task(wait) for wait in waits]
+    await asyncio.sleep(0)
+    caller.is_closed = True
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(result) for result in results[1:]] == [ApiError] * 8
+    assert len(scheduled) == 1
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])

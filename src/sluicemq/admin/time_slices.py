@@ -107,15 +107,15 @@ class TimeSlices:
             await self.wait_if_due()
 
     async def wait_if_due(self) -> None:
-        """Wait for the next slice if this one is used up. Raises ApiError if the connection of the
-        request has closed meanwhile."""
+        """Wait for the next slice if this one is used up. Raises ApiError instead if the connection
+        of the request has closed."""
         if not self.due:
             return
         self._has_waited = True
         async with self.turns:
+            if self._caller is not None and self._caller.is_closed:
+                raise ApiError(400, "client-disconnected", "the connection has closed")
             await wait_for_callback(partial(self._broker.scans.schedule, outside=True))
-        if self._caller is not None and self._caller.is_closed:
-            raise ApiError(400, "client-disconnected", "the connection has closed")
         self._broker.schedule_flush()  # flushes what the request changes next
 
 
