@@ -5,9 +5,17 @@ from __future__ import annotations
 import json
 import threading
 import urllib.request
+from collections.abc import Callable
+from pathlib import Path
 
+import pytest
+
+from sluicemq.admin.errors import ApiError
+from sluicemq.admin.journal import _create_or_advance
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
+from sluicemq.journal import Slot, Slots
+from sluicemq.management.journal import SlotRequest
 from tests.admin.test_journal import SMALL, directory, fill
 from tests.server.conftest import Start
 from tests.support.http import HTTP, PHPMQ, Client
@@ -49,6 +57,32 @@ def test_clients_see_the_slots_of_others(start: Start) -> None:
         for method in ("GET", "DELETE"):
             response = second.request(method, "/journal/slots/b")
             assert (response.status, response.code) == (404, "slot-not-found")
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda slots: slots.advance("s", 9), "slot-ahead"),
+        (lambda slots: slots.mark_lost("s", slots.get("s")), "slot-lost"),
+    ],
+)
+def test_slot_that_changes_during_a_request_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Slots], object], code: str
+) -> None:
+    slots = Slots(tmp_path)
+    slots.create("s", 1)
+    get = slots.get
+
+    def change_after_read(name: str) -> Slot:
+        slot = get(name)
+        monkeypatch.setattr(slots, "get", get)
+        change(slots)
+        return slot
+
+    monkeypatch.setattr(slots, "get", change_after_read)
+    with pytest.raises(ApiError) as raised:
+        _create_or_advance(slots, "s", SlotRequest(position=5))
+    assert (raised.value.status, raised.value.code) == (409, code)
 
 
 def test_damaged_slot_is_reported_and_affects_no_other(start: Start) -> None:

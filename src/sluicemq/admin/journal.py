@@ -333,18 +333,21 @@ def _create_or_advance(slots: Slots, name: str, requested: SlotRequest) -> tuple
             return slots.claim(name, requested.holder, position, requested.lease_ms), slot is None
         except JournalError as error:
             raise ApiError(409, "slot-held", str(error)) from None
-    if slot is None:
-        return slots.create(name, position, requested.limit_bytes), True
-    if slot.lost:
-        raise ApiError(409, "slot-lost", slot.describe_loss(name))
-    if position < slot.position:
-        raise ApiError(
-            409,
-            "slot-ahead",
-            f"the slot {name} is at {slot.position} and cannot go back",
-            more={"position": slot.position},
-        )
-    return slots.advance(name, position), False
+    try:
+        if slot is None:
+            return slots.create(name, position, requested.limit_bytes), True
+        if slot.lost:
+            raise ApiError(409, "slot-lost", slot.describe_loss(name))
+        if position < slot.position:
+            raise ApiError(
+                409,
+                "slot-ahead",
+                f"the slot {name} is at {slot.position} and cannot go back",
+                more={"position": slot.position},
+            )
+        return slots.advance(name, position), False
+    except JournalError:  # the slot has changed meanwhile
+        return _create_or_advance(slots, name, requested)
 
 
 def _name(call: Call) -> str:
