@@ -345,15 +345,15 @@ class Connection(asyncio.Protocol):
             return
         timeout = self._admission.options.frame_timeout
         if timeout and now - self._input_at > timeout * 1000:
-            reason = f"an unfinished frame without progress for {timeout:g} s"
-            self.end("frame-timeout", reason)
+            self.end("frame-timeout", f"an unfinished frame without progress for {timeout:g} s")
             return
         timeout = budget.stall_timeout
         if exhausted_since >= 0 and now - max(self._input_at, exhausted_since) > timeout * 1000:
-            reason = (
-                f"{self.held_bytes} bytes of unfinished input without progress for {timeout:g} s"
+            self.end(
+                "input-stalled",
+                f"{self.held_bytes} bytes of unfinished input without progress for {timeout:g} s, "
+                "while memory for input was exhausted",
             )
-            self.end("input-stalled", f"{reason}, while memory for input was exhausted")
 
     def review_login(self, now: int) -> bool:
         """Enforce the deadline of the login; return True if no further check is needed.
@@ -384,13 +384,17 @@ class Connection(asyncio.Protocol):
             return
         budget = self._admission.budget
         if not budget.report(self, buffered):
-            reason = f"unfinished input of all connections exceeds {budget.ceiling} bytes"
-            self.end("input-limit", f"{reason}; try again later")
+            self.end(
+                "input-limit",
+                f"unfinished input of all connections exceeds {budget.ceiling} bytes; "
+                "try again later",
+            )
         elif buffered > before:
             limit = self._admission.options.max_login_bytes
             if buffered > limit and session.login is not Login.DONE:
-                reason = f"more than {limit} bytes of unfinished input before the login"
-                self.end("login-bytes", reason)
+                self.end(
+                    "login-bytes", f"more than {limit} bytes of unfinished input before the login"
+                )
 
     # --- sending -----------------------------------------------------------------------------
 
