@@ -255,6 +255,7 @@ def test_help_names_the_default_state(run: Run) -> None:
         (["list", "q", "--state", "redy"], "did you mean ready?"),
         (["delete", "q", "--yes"], "select messages by"),
         (["delete", "q", "1", "--all", "--yes"], "select messages by"),
+        (["delete", "q", "--selector", "", "--yes"], "select messages by"),
         (["move", "q", "", "1"], "a destination has a name"),
         (["publish", "q", "x", "-p", "novalue"], "NAME=VALUE"),
         (["publish", "q", "x", "-p", "n:int=three"], "'three' is not of type int"),

@@ -88,7 +88,7 @@ def select(
 ) -> MessageActionRequest:
     """Return the request for an operation on messages: those with `ids` in any state, or those in
     `state` that match `selector`, or all in `state`. Raises UsageError for another selection."""
-    if bool(ids) + (selector is not None) + everything != 1:
+    if bool(ids) + (selector is not None) + everything != 1 or selector == "":
         raise UsageError("select messages by their ids, by --selector or by --all")
     if ids:
         state = "ready"  # ids select messages of any state
@@ -355,7 +355,6 @@ def _body_of(body: BodyView | None) -> list[RenderableType]:
     value = body.value
     suffix = ", cut off" if body.truncated else ""
     head = Text(f"body ({body.encoding}{suffix})", style="bold")
-    if isinstance(value, str):
-        return [head, Text(printable(value))]
-    data = msgspec.json.format(msgspec.json.encode(value)).decode()
-    return [head, Text(printable(data))]
+    if not isinstance(value, str):
+        value = msgspec.json.format(msgspec.json.encode(value)).decode()
+    return [head, Text(printable(value))]
