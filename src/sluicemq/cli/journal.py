@@ -246,17 +246,16 @@ def locate(directory: Path | None) -> Path:
 def describe_entry(entry: Entry) -> dict[str, Any]:
     """Return a record as JSON-able data; empty fields are omitted."""
     record = entry.record
-    document: dict[str, Any] = {
+    address = {} if entry.address is None else {"destination": escape_bytes(str(entry.address))}
+    return {
         "sequence": record.sequence,
         "type": RecordType(record.type).name.lower(),
         "time": datetime.fromtimestamp(record.time / 1e6, UTC).isoformat(),
         "file": entry.file.name,
         "offset": entry.offset,
+        **address,
+        **dict(_details(entry)),
     }
-    if entry.address is not None:
-        document["destination"] = escape_bytes(str(entry.address))
-    document.update(_details(entry))
-    return document
 
 
 def _details(entry: Entry) -> Iterator[tuple[str, Any]]:

@@ -565,12 +565,12 @@ def _advice_on_failure() -> Iterator[None]:
 def as_record(message: ReceivedMessage) -> dict[str, Any]:
     """Return a message for JSON: `body` if it is text, else `body_base64`; unknown fields are
     omitted."""
-    record: dict[str, Any] = {"queue": escape_bytes(message.queue)}
-    record |= body_fields(message.body)
-    record |= {
-        name: value for name in ("id", "ttl", "reply_to") if (value := getattr(message, name))
+    optional = {"id": message.id, "ttl": message.ttl, "reply_to": message.reply_to}
+    return {
+        "queue": escape_bytes(message.queue),
+        **body_fields(message.body),
+        **{name: value for name, value in optional.items() if value},
     }
-    return record
 
 
 def _write(message: ReceivedMessage, raw: bool, as_json: bool) -> None:

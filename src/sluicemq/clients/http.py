@@ -397,10 +397,8 @@ def connection_error(
         return ConnectionLost(
             f"the certificate of {target} is not trusted: {fault.verify_message}{advice}"
         )
-    if isinstance(fault, OSError):
-        reason = urls.reason_of(fault)
-    else:
-        reason = str(fault) or type(fault).__name__
+    text = str(fault) or type(fault).__name__
+    reason = urls.reason_of(fault) if isinstance(fault, OSError) else text
     if retry_timeout is not None:
         return ConnectionLost(
             f"no answer from the broker at {target} for {retry_timeout:g} s ({reason}); is it "

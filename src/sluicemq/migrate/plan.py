@@ -29,9 +29,8 @@ Key = bytes
 def key_of(kind: str, address: Address, identity: bytes) -> Key:
     """Return the key of a message; `identity` is the source's own id of the message."""
     name = encode_name(str(address))
-    digest = blake2b(digest_size=KEY_BYTES, person=kind.encode())
-    digest.update(len(name).to_bytes(4, "big") + name + identity)
-    return digest.digest()
+    data = len(name).to_bytes(4, "big") + name + identity
+    return blake2b(data, digest_size=KEY_BYTES, person=kind.encode()).digest()
 
 
 class SkippedItem(NamedTuple):

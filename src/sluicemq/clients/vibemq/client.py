@@ -88,10 +88,8 @@ class VibeMQMessage:
     def body(self) -> bytes:
         """Payload, decoded if its header marks it as base64."""
         if self.headers.get(CONTENT_ENCODING) == BASE64:
-            try:
+            with suppress(msgspec.MsgspecError, ValueError):
                 return b64decode(msgspec.json.decode(self.payload, type=str), validate=True)
-            except (msgspec.MsgspecError, ValueError):
-                pass
         return self.payload
 
     @property
