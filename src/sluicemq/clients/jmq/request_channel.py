@@ -12,9 +12,10 @@ from typing import Final
 
 from sluicemq.clients.jmq.messages import properties_of
 from sluicemq.clients.jmq.target import Target
-from sluicemq.clients.requests import Confirmations, RequestTransport
 from sluicemq.clients.transport import (
+    Confirmations,
     ReconnectingClient,
+    RequestTransport,
     copy_error,
     fail,
     protocol_violation,

@@ -13,11 +13,11 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from sluicemq.clients.requests import Confirmations
 from sluicemq.clients.transport import (
     ALWAYS,
     AsyncClient,
     Backoff,
+    Confirmations,
     Inbox,
     ReconnectingClient,
 )

@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Hashable
 from typing import Final
 
 from sluicemq.clients import urls
-from sluicemq.clients.requests import Confirmations, Receiver, RequestTransport
+from sluicemq.clients.transport import Confirmations, Receiver, RequestTransport
 from sluicemq.clients.vibemq import commands
 from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost
 from sluicemq.model.url import parse_hosts
