@@ -302,12 +302,11 @@ class ConsumerCommands:
                     Status.PRECONDITION_FAILED,
                     "JMQNoLocal requires a client id for a subscription that is not exclusive",
                 )
-        if type == EXCLUSIVE:
-            name = subscription_name(type, "", name)
-            return Terms(name, type, address, sharing, selector, exclude)
-        qualified_name = subscription_name(type, client_id, name)
-        owner = self._durables.owner_for(client_id, qualified_name, self._connection.identity)
-        return Terms(qualified_name, type, address, sharing, selector, exclude, owner)
+        owner = ""
+        name = subscription_name(type, "" if type == EXCLUSIVE else client_id, name)
+        if type != EXCLUSIVE:
+            owner = self._durables.owner_for(client_id, name, self._connection.identity)
+        return Terms(name, type, address, sharing, selector, exclude, owner)
 
     # --- DELETE_CONSUMER ---------------------------------------------------------------------
 

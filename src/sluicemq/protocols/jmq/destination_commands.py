@@ -210,7 +210,8 @@ def create_lost_temporary(connection: JmqConnection, address: Address) -> None:
 
 def _create(connection: JmqConnection, address: Address, bits: int) -> None:
     identity = connection.identity
-    if accepts_replies(connection.broker.destinations.find(address)):
+    existing = connection.broker.destinations.find(address)
+    if accepts_replies(existing):
         return
     if not (
         identity.may(Operation.PRODUCE, address.name)
@@ -218,12 +219,11 @@ def _create(connection: JmqConnection, address: Address, bits: int) -> None:
     ):
         connection.channel.demand(Operation.CREATE, address.name)
     _with_flavour(DEFAULTS, address, bits)  # refused before anything is created
-    exists = connection.broker.destinations.find(address) is not None
     try:
         destination = find_or_create(connection.broker, address, identity.creator)
     except DestinationNotFound as error:
         raise RejectedRequest(Status.FORBIDDEN, str(error)) from None
-    if not exists:
+    if existing is None:
         destination.apply(_with_flavour(destination.settings, address, bits))
 
 

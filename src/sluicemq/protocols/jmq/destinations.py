@@ -286,16 +286,16 @@ class MetricsTopic:
     """
 
     due: int
-    peaks: dict[str, int] = field(default_factory=dict)
-    sums: dict[str, int] = field(default_factory=dict)
+    peaks: Counter[str] = field(default_factory=Counter)
+    sums: Counter[str] = field(default_factory=Counter)
     samples: int = 0
 
     def sample(self, destination: Destination) -> None:
         """Take a sample. Called at regular intervals."""
         self.samples += 1
         for name, value in gauges(destination).items():
-            self.peaks[name] = max(self.peaks.get(name, 0), value)
-            self.sums[name] = self.sums.get(name, 0) + value
+            self.peaks[name] = max(self.peaks[name], value)
+            self.sums[name] += value
 
     def values(self) -> dict[str, int]:
         """Return the peaks and means for monitors, after at least one sample."""

@@ -519,11 +519,10 @@ class JmqSession:
     def _close_previous(self) -> None:
         """Close the previous connection of this client, if it is still open."""
         previous = self._coordinator.connections.get(self._connection.previous_number)
-        user = self._channel.identity.name
         if (
             previous
             and previous._connection.reconnectable
-            and previous._channel.identity.name == user
+            and previous._channel.identity.name == self._channel.identity.name
         ):
             previous._close("the client has reconnected")
 
