@@ -9,11 +9,13 @@ import pytest
 from sluicemq.broker import EngineSettings
 from sluicemq.model.dead_letters import origin_of
 from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import Message
 from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq import consumers
 from sluicemq.protocols.jmq.consumer_commands import BATCH
 from sluicemq.protocols.jmq.fields import INT_BLOCK, class_of, encode_blocks, encode_header
-from sluicemq.protocols.jmq.mapping import sysid_of
+from sluicemq.protocols.jmq.mapping import Chunks, encode_delivery, sysid_of
 from sluicemq.protocols.jmq.packets import AckMode, DestType, I, P, PacketType, Q, R, Status
 from sluicemq.protocols.jmq.wire import encode_packet
 from tests.protocols.jmq.harness import (
@@ -102,6 +104,29 @@ def test_large_redelivery_does_not_delay_other_clients(harness: Harness, peer: P
     assert peer.texts() == ["first"]
     harness.run_event_loop()
     assert peer.texts() == ["last"]
+
+
+def test_message_that_no_packet_can_carry_reaches_another_consumer(
+    harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = harness.connect()
+
+    def encode(message: Message, consumer_id: int, *options: Any) -> Chunks:
+        if consumer_id != reader:
+            raise ProtocolError("the message is too large for a packet")
+        return encode_delivery(message, consumer_id, *options)
+
+    monkeypatch.setattr(consumers, "encode_delivery", encode)
+    reader = 0
+    peer.consume("q", peer.create_session())
+    peer.send("q", "x")
+    harness.run_event_loop(1)
+    assert harness.bodies("mq.sys.dmq") == [b"x"]
+    reader = other.consume("q", other.create_session())
+    peer.send("q", "a", "b")
+    harness.run_event_loop(1)
+    assert sorted(other.texts()) == ["a", "b"]
+    assert harness.bodies("mq.sys.dmq") == [b"x"]
 
 
 def test_r_bit_of_sender_is_passed_on(harness: Harness, peer: Peer) -> None:

@@ -17,8 +17,8 @@ before START, and in safe mode one between two acknowledgements.
     absent    HELLO: unlimited; RESUME_FLOW: as it was
 
 The message that reaches JMQBytes is the last one, so messages are written one by one while bytes
-count. A message above JMQMaxMsgBytes is delivered to another consumer of its subscription, or
-becomes a dead letter.
+count. A message above JMQMaxMsgBytes, or one that no JMQ packet can carry, is delivered to another
+consumer of its subscription, or becomes a dead letter.
 
 Redelivery. REDELIVER makes unacked messages pending again in their position; they stay with this
 consumer, unless their destination is paused. When a consumer is closed, the client names the
@@ -55,7 +55,6 @@ from sluicemq.protocols.jmq.mapping import encode_delivery
 from sluicemq.protocols.jmq.packets import AckMode, C, F, R
 from sluicemq.protocols.jmq.subscriptions import (
     EXCLUSIVE,
-    NOT_FOR_JMQ,
     OF_QUEUE,
     SHARED,
     Durables,
@@ -444,7 +443,6 @@ class JmsConsumer:
         written_count = self._written
         chunks: list[bytes] = []
         undeliverable: list[Delivery] = []
-        too_large = False
         counts_bytes = self._counts_bytes
         size = 0
         last = deliveries[-1] if outbound.credit.messages_left == len(deliveries) else None
@@ -466,7 +464,6 @@ class JmsConsumer:
                 size = sum(map(len, parts))
                 if size > outbound.max_packet_size:
                     undeliverable.append(delivery)
-                    too_large = True
                     size = 0
                     continue
                 limit_flags = C if credit.bytes_left <= size else 0
@@ -496,7 +493,7 @@ class JmsConsumer:
         transport.write(chunks)
         self._broker.page_out(deliveries)
         if undeliverable:
-            transport.call_later(0, partial(self._reroute_or_dead_letter, undeliverable, too_large))
+            transport.call_later(0, partial(self._reroute, undeliverable))
         self.unacked.trim(self._is_entry_unacked)
         self._full = len(unacked_entries) + self.unacked.duplicates >= outbound.max_unacked
         credit.bytes_left -= size
@@ -504,16 +501,12 @@ class JmsConsumer:
             self.pauses.pause(_PAUSED)
         outbound.spend(self, count, size)
 
-    def _reroute_or_dead_letter(self, deliveries: list[Delivery], too_large: bool) -> None:
-        """Dead-letter messages that no packet can carry; reroute those too large for the client."""
+    def _reroute(self, deliveries: list[Delivery]) -> None:
+        """Reroute messages that no packet can carry, or that are too large for the client."""
         for delivery in deliveries:
             engine_consumer = delivery.consumer
-            if too_large and engine_consumer is not None and self._is_unacked(delivery):
+            if engine_consumer is not None and self._is_unacked(delivery):
                 reroute(self._broker, engine_consumer, delivery, too_large=True)
-            elif not (too_large or delivery.ended):
-                self._broker.dead_letter(
-                    delivery.subscription, delivery.sequence, NOT_FOR_JMQ, force=True
-                )
         self.update_flow()
 
     def _is_unacked(self, delivery: Delivery) -> bool:

@@ -355,8 +355,6 @@ def not_owner_error(name: str) -> SubscriptionInUse:
 
 # --- messages that a client cannot process ------------------------------------------------------
 
-NOT_FOR_JMQ: Final = "NotForJMQ"
-"""Reason of a dead message that no JMQ packet can carry."""
 GIVEN_UP: Final = "client"
 """Reason of a dead message that a client could not process."""
 MAX_REROUTED: Final = 20
@@ -367,8 +365,9 @@ def reroute(
     broker: Broker, engine_consumer: Consumer, delivery: Delivery, *, too_large: bool = False
 ) -> None:
     """Requeue a message that a client could not process, also for the same consumer; after
-    MAX_REROUTED deliveries it becomes a dead letter. One that is `too_large` for this client does
-    so without another consumer, even if its destination keeps none: it would return at once."""
+    MAX_REROUTED deliveries it becomes a dead letter. One that is `too_large` for this client, or
+    for any packet, does so without another consumer, even if its destination keeps none: it would
+    return at once."""
     consumers = delivery.subscription.consumers
     # a closed consumer is not among them
     has_others = len(consumers) > (engine_consumer in consumers)
