@@ -75,15 +75,7 @@ ADMIN: Final = frozenset(range(CREATE_USER, GET_USER_PERMISSIONS + 1))
 """Commands that need a user directory."""
 _SYMMETRIC: Final = ADMIN | {CREATE_QUEUE, DELETE_QUEUE, QUEUE_INFO, LIST_QUEUES}
 """Requests whose responses have the type of the request."""
-FROM_CLIENT: Final = _SYMMETRIC | {
-    CONNECT,
-    DISCONNECT,
-    PING,
-    PUBLISH,
-    SUBSCRIBE,
-    UNSUBSCRIBE,
-    ACK,
-}
+FROM_CLIENT: Final = _SYMMETRIC | {CONNECT, DISCONNECT, PING, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, ACK}
 FROM_SERVER: Final = _SYMMETRIC | {
     CONNECT_ACK,
     DISCONNECT,
@@ -401,9 +393,8 @@ class Decoder(FrameDecoder[Frame]):
     @property
     def buffered(self) -> int:
         """Bytes held of frames that are not returned yet; 1 while one is being skipped."""
-        if self.large is not None:
-            return len(self._rest) + self._large_bytes
-        return len(self._rest) or int(self._skip > 0)
+        rest = len(self._rest) or int(self._skip > 0)
+        return rest + (0 if self.large is None else self._large_bytes)
 
     def discard(self) -> None:
         """Drop the bytes of the frames that are not returned yet."""
