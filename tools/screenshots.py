@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tests.support.console import ConsoleFixture, open_console
+from tests.support.console import ConsoleFixture, open_console, open_context
 from tests.support.programs import CHROMIUM, launch_chromium
 
 IMAGES: Final = Path(__file__).parents[1] / "docs" / "images"
@@ -60,9 +60,10 @@ def take_screenshots(directory: Path, traffic_seconds: float = TRAFFIC_SECONDS) 
         console.create_sample_data()
         generate_traffic(console, traffic_seconds)
         for name, (address, text) in PAGES.items():
-            with open_console(
-                browser, console, viewport=SIZE, color_scheme="light"
-            ) as browser_page:
+            with (
+                open_context(browser, viewport=SIZE, color_scheme="light") as context,
+                open_console(context, console) as browser_page,
+            ):
                 page = browser_page.open(address, text)
                 page.wait_for_timeout(SETTLE_MS)
                 path = directory / f"console-{name}.png"

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests.support.console import BrowserPage, ConsoleFixture, OpenPage, open_console
+from tests.support.console import (
+    BrowserPage,
+    ConsoleFixture,
+    OpenPage,
+    SharedContext,
+    open_console,
+    open_context,
+)
 from tests.support.programs import launch_chromium
 
 
@@ -35,14 +42,28 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleFixture
         yield console
 
 
+@pytest.fixture(scope="package")
+def shared_context(browser: Browser) -> Iterator[SharedContext]:
+    """Open the browser context of the tests that need no other."""
+    with open_context(browser) as context:
+        yield SharedContext(context)
+
+
 @pytest.fixture
-def open_page(browser: Browser) -> Iterator[OpenPage]:
-    """Return a function that opens a browser page: `open_page(console, **options)`."""
+def open_page(browser: Browser, shared_context: SharedContext) -> Iterator[OpenPage]:
+    """Return a function that opens a browser page: `open_page(console, **options)`.
+
+    With options, the page has a browser context of its own, which starts with empty caches.
+    """
     with ExitStack() as stack:
+        stack.callback(shared_context.clear)
 
         def call(
             console: ConsoleFixture, trusted: tuple[str, ...] = (), **options: Any
         ) -> BrowserPage:
-            return stack.enter_context(open_console(browser, console, trusted, **options))
+            context = shared_context.context
+            if options:
+                context = stack.enter_context(open_context(browser, **options))
+            return stack.enter_context(open_console(context, console, trusted))
 
         yield call

@@ -12,7 +12,15 @@ from playwright.sync_api import Browser, Page, expect
 
 from sluicemq.model.rows import row
 from tests.protocols.sockets import unused_port
-from tests.support.console import HOST, BrowserPage, ConsoleFixture, OpenPage, open_console
+from tests.support.console import (
+    DESKTOP_VIEWPORT,
+    HOST,
+    BrowserPage,
+    ConsoleFixture,
+    OpenPage,
+    open_console,
+    open_context,
+)
 
 DESTINATIONS = 10_000
 CONNECTIONS = 2_000
@@ -133,8 +141,9 @@ def test_statistics_are_polled_beyond_the_limit_of_streams(
 ) -> None:
     with (
         ConsoleFixture(tmp_path, {"SLUICEMQ_HTTP__MAX_EVENT_STREAMS": "1"}) as console,
-        open_console(browser, console) as first,
-        open_console(browser, console, ("503",)) as second_page,
+        open_context(browser) as context,
+        open_console(context, console) as first,
+        open_console(context, console, ("503",)) as second_page,
     ):
         first.open("", "Messages per second")
         first.page.get_by_text("Live", exact=True).wait_for()
@@ -161,7 +170,7 @@ def test_hidden_page_sends_no_requests(console: ConsoleFixture, open_page: OpenP
 def test_first_paint_with_ten_thousand_destinations_and_two_thousand_connections(
     console: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    empty_paint = max(first_paint(open_page(console)) for _ in range(3))
+    empty_paint = max(first_paint(open_page(console, viewport=DESKTOP_VIEWPORT)) for _ in range(3))
     with console.api() as client:
         for first in range(0, DESTINATIONS, 1_000):
             rows = [row(f"tenant.{n:05d}", b"x") for n in range(first, first + 1_000)]
@@ -169,7 +178,7 @@ def test_first_paint_with_ten_thousand_destinations_and_two_thousand_connections
     with idle_connections(console.port("phpmq")):
         # other processes may delay some attempts, but hardly all
         for _ in range(ATTEMPTS):
-            browser_page = open_page(console)
+            browser_page = open_page(console, viewport=DESKTOP_VIEWPORT)
             page = browser_page.page
             page.goto(console.url)
             page.get_by_text("tenant.").first.wait_for()

@@ -153,23 +153,54 @@ class ConsoleFixture:
 
 
 @contextmanager
-def open_console(
-    browser: Browser, console: ConsoleFixture, trusted: tuple[str, ...] = (), **options: Any
-) -> Iterator[BrowserPage]:
-    """Open a page of the console, and check that no error occurred in it.
-
-    `trusted` are parts of messages of the browser's console that are expected.
-    """
+def open_context(browser: Browser, **options: Any) -> Iterator[BrowserContext]:
+    """Open a browser context: pages that share cookies and storage."""
     context = browser.new_context(
         **{"viewport": DESKTOP_VIEWPORT, "color_scheme": "dark", **options}
     )
     context.set_default_timeout(TIMEOUT_MS)
     try:
-        browser_page = BrowserPage(context, console, trusted)
-        yield browser_page
-        assert not browser_page.problems, browser_page.problems
+        yield context
     finally:
         context.close()
+
+
+class SharedContext:
+    """A browser context for one test after another, without what the test before has left.
+
+    An empty page of the same site keeps the process that draws the pages: the scripts of the
+    console have been compiled in it.
+    """
+
+    def __init__(self, context: BrowserContext) -> None:
+        self.context = context
+        self._empty_page = context.new_page()
+        self._empty_page.route("**", lambda route: route.fulfill(content_type="text/html"))
+        self._empty_page.goto(f"http://{HOST}/")
+        self._devtools = context.new_cdp_session(self._empty_page)
+
+    def clear(self) -> None:
+        """Close the pages of the test, and delete its cookies and stored settings."""
+        for page in self.context.pages:
+            if page is not self._empty_page:
+                page.close()
+        self.context.clear_cookies()
+        self._devtools.send(
+            "Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "local_storage"}
+        )
+
+
+@contextmanager
+def open_console(
+    context: BrowserContext, console: ConsoleFixture, trusted: tuple[str, ...] = ()
+) -> Iterator[BrowserPage]:
+    """Open a page of the console, and check that no error occurred in it.
+
+    `trusted` are parts of messages of the browser's console that are expected.
+    """
+    browser_page = BrowserPage(context, console, trusted)
+    yield browser_page
+    assert not browser_page.problems, browser_page.problems
 
 
 class BrowserPage:

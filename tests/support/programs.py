@@ -60,8 +60,11 @@ PROMTOOL: Final = Program("promtool", "prometheus", ("promtool",))
 def launch_chromium() -> Iterator[Browser]:
     """Run a headless browser. Without Chromium, skip the test."""
     path = CHROMIUM.path_or_skip()
-    # the sandbox needs rights that root in a container does not have
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    # a page starts faster in a process that has run the scripts of another page
+    arguments = ["--process-per-site"]
+    if os.geteuid() == 0:
+        # the sandbox needs rights that root in a container does not have
+        arguments.append("--no-sandbox")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=arguments)
         yield browser
