@@ -393,6 +393,17 @@ def blocks(*messages: Packet) -> bytes:
     return encode_blocks([(message.consumer_id, message.sysid) for message in messages])
 
 
+class CountingDict(dict[Any, Any]):
+    """A dictionary that counts the items visited by iterations."""
+
+    visited = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in super().__iter__():
+            self.visited += 1
+            yield item
+
+
 @contextmanager
 def processor_time(elapsed: list[float]) -> Iterator[None]:
     """Append the processor time of the context, in seconds.
