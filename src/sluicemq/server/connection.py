@@ -203,14 +203,17 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         if self._ended or self._closing:
             return False
-        if self._session is not None:
-            self.call(self._session.end_of_input)
-            if self._descriptor < 0:
-                # TLS has no half-close: the output must be sent now. (For a slow peer this is
-                # too late, and the session requeues its messages.)
-                self.call(self._batch.broker.flush)
-                self.flush()
+        self.call(self._end_input)
         return self._descriptor >= 0
+
+    def _end_input(self) -> None:
+        if self._session is not None:
+            self._session.end_of_input()
+            if self._descriptor < 0:
+                # TLS has no half-close: the output must be sent now. (For a slow peer this is too
+                # late, and the session requeues its messages.)
+                self._batch.broker.flush()
+                self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._quick_ack_socket is not None:
