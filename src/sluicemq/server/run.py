@@ -85,7 +85,9 @@ def serve(loaded: LoadedConfig) -> int:
     loaded.check()
     configure(loaded.config.logging)
     server = Server(loaded)
-    handlers = {**dict.fromkeys(STOP_SIGNALS, server.stop), signal.SIGHUP: server.reload}
+    stop = partial(server.set_from_signal, server.stop_requested)
+    reload = partial(server.set_from_signal, server.reload_requested)
+    handlers = {**dict.fromkeys(STOP_SIGNALS, stop), signal.SIGHUP: reload}
     previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         code = uvloop.run(server.run())
@@ -113,9 +115,11 @@ class Server:
         """Admin socket. It is not in `listeners` and stays open until the end of the shutdown."""
         self.exit_code = 0
         self._batch: EventLoopBatch | None = None
-        self._stop = asyncio.Event()
+        self.stop_requested = asyncio.Event()
+        """Set by a signal to shut down; further signals have no effect."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._reload = asyncio.Event()
+        self.reload_requested = asyncio.Event()
+        """Set by a signal to reload the certificates."""
         self._started = self._maintained = time.monotonic()
         self._state: BrokerState = "starting"
         self._tracing: tracing.Tracing | None = None
@@ -123,19 +127,12 @@ class Server:
         self._space_level = SpaceLevel.ENOUGH
         self.lag = Histogram()
 
-    def stop(self, number: int, frame: FrameType | None) -> None:
-        """Start the shutdown (signal handler). Signals after the first have no effect.
+    def set_from_signal(self, event: asyncio.Event, number: int, frame: FrameType | None) -> None:
+        """Set an event in the next iteration of the event loop, or now if it does not run yet.
 
-        A handler of the event loop is not sufficient: it ends with the loop, before the process.
+        For signal handlers: a handler of the event loop is not sufficient, because it ends with the
+        loop, before the process.
         """
-        self._set_from_signal(self._stop)
-
-    def reload(self, number: int, frame: FrameType | None) -> None:
-        """Reload the certificates (signal handler, as `stop`)."""
-        self._set_from_signal(self._reload)
-
-    def _set_from_signal(self, event: asyncio.Event) -> None:
-        """Set an event in the next iteration of the event loop, or now if it does not run yet."""
         if self._loop is None:
             event.set()
         else:
@@ -143,7 +140,7 @@ class Server:
                 self._loop.call_soon_threadsafe(event.set)
 
     async def run(self) -> int:
-        """Start, serve until `stop` is called, shut down, and return the exit code."""
+        """Start, serve until `stop_requested` is set, shut down, and return the exit code."""
         self._loop = loop = asyncio.get_running_loop()
         self.config.broker.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         journal = self._open_journal(loop)
@@ -290,7 +287,7 @@ class Server:
             if isinstance(journal, FileJournal):
                 steps.append(partial(self._measure_space, journal, batch))
             tasks = [loop.create_task(run_repeatedly(step)) for step in steps]
-            await self._stop.wait()
+            await self.stop_requested.wait()
             await self._drain(broker, batch)
         finally:
             for task in tasks:
@@ -390,9 +387,9 @@ class Server:
         """Reload the certificates after a SIGHUP or if their files have changed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CERTIFICATE_CHECK_SECONDS):
-                await self._reload.wait()
-        reload_requested = self._reload.is_set()
-        self._reload.clear()
+                await self.reload_requested.wait()
+        reload_requested = self.reload_requested.is_set()
+        self.reload_requested.clear()
         for listener in self.listeners:
             if listener.tls is not None:
                 await (
@@ -414,7 +411,7 @@ class Server:
             for listener in self._all_listeners():
                 for connection in list(listener.admission.connections):
                     connection.abort("the broker has failed")
-            self._stop.set()
+            self.stop_requested.set()
 
     async def _drain(self, broker: Broker, batch: EventLoopBatch) -> None:
         """Stop accepting, let clients finish within the deadline, and flush the journal."""
