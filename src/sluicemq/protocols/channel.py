@@ -262,8 +262,11 @@ class LoginCheck(Generic[Frame]):
         if guest is not None and not any(credentials):
             self._on_checked(guest)
         else:
-            on_checked = partial(channel.transport.call, self._on_checked)
-            channel.access.login(channel.transport.peer, credentials, on_checked)
+            channel.access.login(
+                channel.transport.peer,
+                credentials,
+                partial(channel.transport.call, self._on_checked),
+            )
         if self._request is request:
             channel.hold([], 0)
 
@@ -420,8 +423,11 @@ class Publisher(Generic[Request]):
         if destination.settings.overflow is _BLOCK and (
             self._confirming is None or self._confirming.may_park(destination)
         ):
-            unblocked = partial(self._channel.transport.call, self._finish_parked, message)
-            if not self._engine.publish(destination, message, unblocked):
+            if not self._engine.publish(
+                destination,
+                message,
+                partial(self._channel.transport.call, self._finish_parked, message),
+            ):
                 self._park(destination, message, request)
                 return False
         else:

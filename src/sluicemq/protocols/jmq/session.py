@@ -432,8 +432,9 @@ class JmqSession:
         """Process further packets in a later iteration."""
         self._channel.hold([], 0)
         self._interrupted = True
-        process = partial(self._channel.transport.call, self._process_interrupted)
-        self._connection.broker.scans.schedule(process)
+        self._connection.broker.scans.schedule(
+            partial(self._channel.transport.call, self._process_interrupted)
+        )
 
     def _process_interrupted(self) -> None:
         """Process the packets after an interruption, unless the client does not read."""

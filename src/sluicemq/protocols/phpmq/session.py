@@ -537,8 +537,9 @@ class PhpmqSession:
 
     def _close_when_durable(self, reason: str = "") -> None:
         """Close once the sends are durable: clients take an orderly close for the confirmation."""
-        close = partial(self._transport.call, self._close, reason)
-        self._broker.when_durable(self._publisher.last_sync, close)
+        self._broker.when_durable(
+            self._publisher.last_sync, partial(self._transport.call, self._close, reason)
+        )
 
     def _close(self, reason: str, *, lost: bool = False) -> None:
         """Close the connection. `lost`: there may be sends that are not read."""

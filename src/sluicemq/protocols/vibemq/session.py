@@ -497,8 +497,9 @@ class VibemqSession:
         self._channel.end()
         self._end_subscriptions()
         last = self._connection.publisher.last_sync
-        close = partial(self._channel.transport.call, self._close, reason, last_frame)
-        self._connection.broker.when_durable(last, close)
+        self._connection.broker.when_durable(
+            last, partial(self._channel.transport.call, self._close, reason, last_frame)
+        )
 
     def _end_subscriptions(self) -> None:
         self._subscriptions.end()
