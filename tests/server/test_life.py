@@ -11,6 +11,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -18,10 +21,10 @@ from structlog.testing import capture_logs
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
+from sluicemq.model.errors import ClientError, ConnectionLost, JournalDamaged, RequestTimeout
 from sluicemq.protocols.phpmq.wire import encode_send
 from sluicemq.server.config import BrokerSettings
-from sluicemq.server.run import run_repeatedly
+from sluicemq.server.run import Server, run_repeatedly
 from tests.server.conftest import Start
 from tests.support.polling import wait_until
 
@@ -203,3 +206,24 @@ def test_internal_error_does_not_end_repeated_task() -> None:
         asyncio.run(run_repeatedly(step))
     assert calls == [0, 1, 2]
     assert [entry["event"] for entry in entries] == ["internal error; the broker continues"]
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [(JournalDamaged("the record is not intact"), 74), (ValueError("a defect"), 1)],
+)
+def test_error_of_engine_after_sync_stops_broker(error: Exception, exit_code: int) -> None:
+    """The engine makes messages visible outside of an iteration, as soon as they are on disk."""
+
+    def complete() -> None:
+        raise error
+
+    loaded: Any = SimpleNamespace(config=None, origins={})
+    server = Server(loaded)
+    server._batch = Mock()
+    with capture_logs() as entries:
+        server.complete_writes(complete)
+    assert server.exit_code == exit_code
+    assert server.stop_requested.is_set()
+    assert [entry["log_level"] for entry in entries] == ["error"]
+    server._batch.halt.assert_called_once_with()

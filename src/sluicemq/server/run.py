@@ -165,7 +165,7 @@ class Server:
         return FileJournal.open(
             config.broker.data_dir / JOURNAL_NAME,
             config.journal,
-            notify=loop.call_soon_threadsafe,
+            notify=lambda complete: loop.call_soon_threadsafe(self.complete_writes, complete),
             on_failure=lambda error: loop.call_soon_threadsafe(self._fail, error),
             on_warning=log.warning,
             wait_for_space=True,
@@ -395,6 +395,14 @@ class Server:
                 await (
                     listener.tls.reload() if reload_requested else listener.tls.reload_if_changed()
                 )
+
+    def complete_writes(self, complete: Callable[[], None]) -> None:
+        """Let the journal complete its writes, which makes messages visible. As in an iteration of
+        the broker, an error of the engine is fatal."""
+        try:
+            complete()
+        except Exception as error:
+            self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         """Log a fatal error and stop without notifying the clients."""
