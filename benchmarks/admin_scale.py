@@ -113,7 +113,7 @@ async def serve(directory: Path, pipe: Connection) -> None:
             pipe.send((*watch.take_longest(), len(server.listeners[1].admission.connections)))
             return
         loop.remove_reader(pipe.fileno())
-        server._stop.set()
+        server.stop_requested.set()
 
     loop.add_reader(pipe.fileno(), report_stalls)
     await running
