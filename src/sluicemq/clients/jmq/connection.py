@@ -7,7 +7,7 @@ import platform
 import ssl
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Final, Self
 from uuid import uuid4
 
@@ -291,13 +291,10 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
                 with suppress(ClientError):
                     await ended.session.close()
             if self._requests is None:
-                session = await self.session()
-                try:
+                async with AsyncExitStack() as stack:
+                    session = await stack.enter_async_context(await self.session())
                     self._requests = await Requests.start(session)
-                except BaseException:
-                    with suppress(ClientError):
-                        await session.close()
-                    raise
+                    stack.pop_all()  # the session stays open
         return await self._requests.request(to, body, timeout, properties, type, persistent, ttl)
 
     async def start(self) -> None:
