@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -44,6 +45,17 @@ def receive_all(directory: Path) -> list[bytes]:
             bodies.append(message.body)
             message.ack()
         return bodies
+
+
+def test_backup_on_a_full_disk_names_its_directory(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_disk(*_: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("sluicemq.cli.journal.create_backup", fill_disk)
+    result = run("backup", "create", "backup", "--data-dir", str(tmp_path))
+    assert (result.code, result.err) == (1, "error: backup: No space left on device\n")
 
 
 def test_back_up_a_running_broker_and_restore_it(

@@ -134,6 +134,8 @@ def test_body_is_saved_to_a_file(run_as_owner: Run, name: str, tmp_path: Path) -
     text_id = run_as_owner("messages", "publish", name, "text").out.strip()
     assert run_as_owner("messages", "save", name, text_id, "-").out == "text"
     assert run_as_owner("messages", "save", name, text_id, "-", "--json").out == "text"
+    full = run_as_owner("messages", "save", name, number, "/dev/full", "--overwrite")
+    assert (full.code, full.err) == (1, "error: /dev/full: No space left on device\n")
     missing = run_as_owner("messages", "save", name, "999999999", "none")
     assert missing.code == 1
     assert not (tmp_path / "none").exists()

@@ -81,6 +81,16 @@ def print_json(value: Any) -> None:
     print(data.decode())
 
 
+@contextmanager
+def naming_file(name: object) -> Iterator[None]:
+    """Add the name of a file to errors of writing it, which lack it."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(name)
+        raise
+
+
 def _escape(value: Any) -> Any:
     match value:
         case str():

@@ -32,6 +32,7 @@ from sluicemq.cli.console import (
     err,
     escape_bytes,
     moment,
+    naming_file,
     number,
     print_json,
     printable,
@@ -412,7 +413,8 @@ def create(
     """Back up the journal, the users and the configuration of a running or stopped broker."""
     limit = int(quantity("--max-rate", rate, Unit.BYTES)) if rate is not None else 0
     if location.local:
-        manifest = _copy_files(location, directory, incremental_from, link, limit)
+        with naming_file(directory):
+            manifest = _copy_files(location, directory, incremental_from, link, limit)
     else:
         manifest = _request_backup(location, directory, incremental_from, link, limit)
     return CommandResult(

@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 import sluicemq
-from sluicemq.cli.console import Exit, report
+from sluicemq.cli.console import Exit, naming_file, report
 from sluicemq.model.errors import SluiceError
 
 _PANELS: Final = {
@@ -167,11 +167,8 @@ class _StandardOutput(FileIO):
     """Standard output, which the errors of writing name."""
 
     def write(self, data: Any) -> int:
-        try:
+        with naming_file("standard output"):
             return super().write(data)
-        except OSError as error:
-            error.filename = "standard output"
-            raise
 
 
 def _open_closed_streams() -> None:

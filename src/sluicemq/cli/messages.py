@@ -35,6 +35,7 @@ from sluicemq.cli.console import (
     UsageError,
     body_fields,
     choice_of,
+    naming_file,
     number,
     size,
 )
@@ -174,7 +175,8 @@ def save(
         sys.stdout.buffer.flush()
         return CommandResult(None, "")
     mode = "wb" if overwrite else "xb"
-    with open(file, mode, opener=partial(os.open, mode=0o600)) as stream:
+    opener = partial(os.open, mode=0o600)
+    with naming_file(file), open(file, mode, opener=opener) as stream:
         stream.write(content)
     return CommandResult(
         {"id": message, "file": str(file), "bytes": len(content)},
