@@ -80,7 +80,7 @@ class Channel(Generic[Frame]):
     ended        further input is ignored
     closed       nothing more is sent
     held_frames  frames that wait behind one that takes time; None if none does
-    held_bytes   their size as input, in bytes
+    held_bytes   their size as input, or more, in bytes
     paused       reading is paused
     unconfirmed  bytes received that are not durable
     unread       bytes of replies since the client stopped reading
@@ -150,11 +150,15 @@ class Channel(Generic[Frame]):
             self.held_frames += frames
         self.held_bytes += size
 
-    def release(self) -> list[Frame]:
-        """Hold no more frames, and return the held ones."""
+    def release(self) -> tuple[list[Frame], int]:
+        """Hold no more frames; return the held ones and their size, or more, in bytes.
+
+        A session that holds the last of these frames again passes that size again: measuring them
+        each time would take quadratic time.
+        """
         frames, self.held_frames = self.held_frames, None
-        self.held_bytes = 0
-        return frames or []
+        size, self.held_bytes = self.held_bytes, 0
+        return frames or [], size
 
     def update_reading(self) -> None:
         """Pause or resume reading, as described in the class."""
@@ -227,16 +231,17 @@ class LoginCheck(Generic[Frame]):
         self,
         channel: Channel[Frame],
         answer: Callable[[Frame, Identity | AccessError], None],
-        process: Callable[[list[Frame]], None],
+        process: Callable[[list[Frame], int], None],
     ) -> None:
         """Set the session's part.
 
         answer   answers a request. With an identity, the channel acts as that user already
-        process  processes the frames that were received after a request whose check took time
+        process  processes the frames that were received after a request whose check took time,
+                 with their size of `Channel.release`
         """
         self._channel = channel
         self._answer: Callable[[Frame, Identity | AccessError], None] | None = answer
-        self._process: Callable[[list[Frame]], None] | None = process
+        self._process: Callable[[list[Frame], int], None] | None = process
         self._request: Frame | None = None
         """Login in progress."""
         self._close_alarm = Alarm(channel.transport)
@@ -274,7 +279,7 @@ class LoginCheck(Generic[Frame]):
         request, self._request = self._request, None
         channel = self._channel
         was_holding = channel.held_frames is not None
-        frames = channel.release()
+        frames, size = channel.release()
         answer, process = self._answer, self._process
         if request is None or answer is None or process is None or channel.closed:
             return
@@ -288,7 +293,7 @@ class LoginCheck(Generic[Frame]):
                 self.logged_in = True
         answer(request, result)
         if was_holding and not channel.closed:
-            process(frames)
+            process(frames, size)
 
     def close_later(self, reason: str) -> None:
         """Close the connection REFUSED_SECONDS from now, because its login is refused."""

@@ -191,7 +191,7 @@ def test_reading_pauses_while_data_is_unconfirmed_unread_or_frames_are_pending()
     channel.update_reading()
     assert transport.paused
     assert channel.held_bytes == 9
-    assert channel.release() == [b"frame", b"next"]
+    assert channel.release() == ([b"frame", b"next"], 9)
     assert channel.held_bytes == 0
 
 

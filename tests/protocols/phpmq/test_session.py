@@ -16,7 +16,7 @@ from sluicemq.protocols.jmq import wire as jmq_wire
 from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.mapping import message_of
 from sluicemq.protocols.jmq.packets import PacketType, Q, Z
-from sluicemq.protocols.phpmq import wire
+from sluicemq.protocols.phpmq import session, wire
 from tests.protocols.phpmq.harness import Harness, Peer, encode_dispatch, in_line_form
 from tests.protocols.phpmq.test_wire import MALFORMED
 from tests.support.broker import purge
@@ -681,7 +681,7 @@ def test_bytes_received_while_reading_is_paused_are_processed_later(harness: Har
     producer.send(b"q", b"1", bytes(1000))
     assert producer.session.buffered == 1000
     producer.send(b"q", b"3")
-    assert producer.session.buffered == 1001
+    assert producer.session.buffered == len(b"q") + 1001
     consumer.consume(b"q", 10)
     assert consumer.bodies() == [b"1", bytes(1000), b"3"]
     assert producer.session.buffered == 0
@@ -701,6 +701,30 @@ def test_blocked_producer_that_disconnects_loses_nothing(harness: Harness) -> No
     for number in range(4):
         consumer.send(b"q", b"%d" % number)
     assert consumer.bodies() == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_frames_behind_blocked_sends_are_measured_once(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    measured = 0
+
+    def size(frames: list[wire.Frame]) -> int:
+        nonlocal measured
+        measured += len(frames)
+        return len(frames)
+
+    monkeypatch.setattr(session, "_size", size)
+    harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    peer, consumer = harness.connect(), harness.connect()
+    peer.session.receive(wire.encode_send(b"q", b"x") * 100)
+    if is_lost:
+        peer.drop()
+    consumer.consume(b"q", 1)
+    for _ in range(100):
+        [frame] = consumer.frames()
+        consumer.acknowledge(frame)
+    assert measured < 100
 
 
 def test_error_behind_blocked_send_closes_after_it(harness: Harness) -> None:

@@ -360,9 +360,9 @@ class JmqSession:
 
     # --- packets -----------------------------------------------------------------------------
 
-    def _handle(self, packets: list[Packet]) -> None:
-        """Process packets, up to a login or selector that takes time, or until the time for scans
-        is used up."""
+    def _handle(self, packets: list[Packet], size: int = 0) -> None:
+        """Process packets of `size` bytes, or less (0 = not measured), up to a login or selector
+        that takes time, or until the time for scans is used up."""
         channel = self._channel
         login = self._login
         send = self._producers.send
@@ -402,7 +402,7 @@ class JmqSession:
                 self._continue_later()
             if channel.held_frames is not None:
                 if remaining := packets[index if repeats_packet else index + 1 :]:
-                    channel.hold(remaining, _size(remaining))
+                    channel.hold(remaining, size or _size(remaining))
                 break
         self._producers.publisher.confirm()
         self._consumer_commands.confirm()
@@ -441,7 +441,7 @@ class JmqSession:
         channel = self._channel
         if self._interrupted and not channel.congested:
             self._interrupted = False
-            self._handle(channel.release())
+            self._handle(*channel.release())
 
     def _compile(self, pending: SelectorPending) -> None:
         """Compile a selector in another thread before further packets are processed."""
@@ -452,11 +452,11 @@ class JmqSession:
     def _selector_compiled(self, compiled: CompilationResult) -> None:
         """Process the packets that wait for the selector, the first of which has it."""
         self._compilation = None
-        packets = self._channel.release()
+        packets, size = self._channel.release()
         self._connection.broker.schedule_flush()
         if packets and isinstance(compiled, SelectorError):
             self._connection.refuse(packets.pop(0), compiled)
-        self._handle(packets)
+        self._handle(packets, size)
 
     def _refuse(self, packet: Packet, error: SluiceError) -> None:
         """Reply to a refused request. The transaction of a message or acknowledgement fails if its

@@ -240,10 +240,11 @@ class PhpmqSession:
         self._unsubscribe()
         self._conversion.take_blocked()
         self._drop_waiting()
-        sends = [frame for frame in self._channel.release() if frame[0] == SEND]
+        frames, size = self._channel.release()
+        sends = [frame for frame in frames if frame[0] == SEND]
         while sends:
-            self._handle(sends)
-            sends = self._channel.release()
+            self._handle(sends, size)
+            sends, size = self._channel.release()
         self._publisher.release()
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
@@ -269,8 +270,11 @@ class PhpmqSession:
 
     # --- frames ------------------------------------------------------------------------------
 
-    def _handle(self, frames: list[Frame]) -> None:
-        """Publish the waiting sends and process frames, in order, up to a send for a full queue."""
+    def _handle(self, frames: list[Frame], size: int = 0) -> None:
+        """Publish the waiting sends and process frames, in order, up to a send for a full queue.
+
+        `size` is that of the frames, or more; 0 = not measured.
+        """
         channel = self._channel
         broker = self._broker
         publisher = self._publisher
@@ -280,7 +284,7 @@ class PhpmqSession:
         published = 0
         try:
             if waiting and not self._send_waiting():
-                self._hold_frames(frames)
+                self._hold_frames(frames, size)
                 return
             for index, (kind, queue, content, message_id, number) in enumerate(frames):
                 if kind == SEND:
@@ -307,7 +311,7 @@ class PhpmqSession:
                             self._wait_for_space(destination, message)
                     published += 1
                     if not accepted:
-                        self._hold_frames(frames[index + 1 :])
+                        self._hold_frames(frames[index + 1 :], size)
                         return
                 elif kind == ACKNOWLEDGE:
                     sequence = self._ids.decode(message_id)
@@ -464,16 +468,16 @@ class PhpmqSession:
 
     # --- back-pressure -----------------------------------------------------------------------
 
-    def _hold_frames(self, frames: list[Frame]) -> None:
+    def _hold_frames(self, frames: list[Frame], size: int) -> None:
         """Stop reading: the queue is full and blocks, so the frames after the send wait too."""
-        self._channel.hold(frames, _size(frames))
+        self._channel.hold(frames, size or _size(frames))
         self._channel.update_reading()
 
     def _finish_parked(self, request: None, error: BrokerError | None) -> None:
         """Continue after the send that waited for capacity is accepted; close if it is refused."""
-        frames = self._channel.release()
+        frames, size = self._channel.release()
         if error is None:
-            self._handle(frames)
+            self._handle(frames, size)
         else:
             self._refuse(str(error))
 
@@ -629,8 +633,8 @@ class PhpmqSession:
 
 
 def _size(frames: list[Frame]) -> int:
-    """Return the size of the contents of frames, in bytes."""
-    return sum(len(frame[2]) for frame in frames)
+    """Return the size of the queue names and contents of frames, in bytes."""
+    return sum(len(frame[1]) + len(frame[2]) for frame in frames)
 
 
 # --- messages ------------------------------------------------------------------------------------

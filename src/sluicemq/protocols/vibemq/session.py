@@ -195,8 +195,7 @@ class VibemqSession:
             return  # it is scheduled again when that has changed
         large = self._decoder.large
         if self._channel.held_frames is not None:
-            size = self._channel.held_bytes
-            self._handle(self._channel.release(), size)
+            self._handle(*self._channel.release())
         elif large is None:
             self.receive(b"")
         else:
@@ -300,7 +299,8 @@ class VibemqSession:
     def _handle(self, frames: list[Frame], size: int = 0, large: LargeFrame | None = None) -> None:
         """Process frames, up to an infrequent request.
 
-        `size` is their `_size` if it is known; `large` is the only frame if that is large.
+        `size` is that of the frames, or more; 0 = not measured. `large` is the only frame if that
+        is large.
         """
         channel = self._channel
         acknowledge = self._subscriptions.acknowledge
@@ -328,8 +328,7 @@ class VibemqSession:
                 self._execute(frame, follows_ack=index > 0 and frames[index - 1][0] == ACK)
                 later_frames = frames[index + 1 :]
                 if later_frames and not self._refusal:
-                    later = size - _size(frames[: index + 1]) if size else _size(later_frames)
-                    channel.hold(later_frames, later)
+                    channel.hold(later_frames, size or _size(later_frames))
                     break
         publisher = self._connection.publisher
         channel.traffic.published += len(publisher.accepted)
