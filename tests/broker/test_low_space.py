@@ -193,6 +193,32 @@ def test_blocked_producers_also_wait_for_disk_space(fixture: LowSpaceFixture) ->
     assert reader.got() == ["one", "two"]
 
 
+class StalledJournal(RecordingJournal):
+    """A journal in which the write of a group takes so long that it runs out of numbers."""
+
+    is_stalled = True
+
+
+@pytest.mark.parametrize("durability", [Durability.NONE, Durability.SYNC])
+def test_no_message_is_accepted_while_write_hangs(
+    fixture: LowSpaceFixture, durability: Durability
+) -> None:
+    journal = StalledJournal()
+    fixture.broker = broker = Broker(journal, fixture.clock)
+    queue = broker.destinations.queue("orders")
+    resumed: list[str] = []
+    broker.flush()
+    with pytest.raises(LowDiskSpace, match="does not respond"):
+        broker.publish(queue, fixture.message(durability=durability))
+    broker.publisher.when_space(fixture, lambda: resumed.append("resumed"))
+    broker.flush()
+    assert resumed == []
+    journal.is_stalled = False
+    broker.flush()
+    assert resumed == ["resumed"]
+    broker.publish(queue, fixture.message(durability=durability))
+
+
 def test_nothing_is_delivered_when_reserve_is_used_up(fixture: LowSpaceFixture) -> None:
     fixture.publish(b"one")
     fixture.publish(b"two")

@@ -41,7 +41,8 @@ Staged = tuple[Message, Destination, list[Subscription] | None]
 class Publisher:
     """Accepts messages, within the limits, and makes them visible.
 
-    low_space True while the journal's disk is nearly full: persistent messages are refused
+    low_space True while the journal's disk is nearly full, so that persistent messages are refused,
+              or a write of the journal takes too long (Journal.is_stalled)
     staged    messages not yet durable
     """
 
@@ -50,7 +51,7 @@ class Publisher:
         self._journal = core.journal
         self._clock = core.clock
         self._destinations = destinations
-        self.low_space = False
+        self.low_space = self._is_disk_full = False
         self._space_waiters: dict[object, Callable[[], None]] = {}
         self.staged: deque[Staged] = deque()
         self._unit: list[Staged] = []
@@ -122,10 +123,10 @@ class Publisher:
             return
         if self._journal.is_stalled:
             raise LowDiskSpace(
-                "the disk of the journal is full: no messages are accepted until the journal can "
-                "be written again. Free disk space"
+                "the disk of the journal is full or does not respond: no messages are accepted "
+                "until the journal can be written again. Free disk space, or check the disk"
             )
-        if any(message.durability.survives for message in messages):
+        if self._is_disk_full and any(message.durability.survives for message in messages):
             space = self._journal.space_state()
             raise LowDiskSpace(
                 f"the disk of the journal is nearly full: {space.free} bytes are free, and "
@@ -375,21 +376,26 @@ class Publisher:
         """Apply a changed level of free disk space."""
         core = self._core
         was_halted = core.halted
-        self.low_space = report.level > SpaceLevel.ENOUGH
+        self._is_disk_full = report.level > SpaceLevel.ENOUGH
         core.halted = report.level == SpaceLevel.EXHAUSTED
-        core.event_recorder.suspend(self.low_space)
+        core.event_recorder.suspend(self._is_disk_full)
         if was_halted and not core.halted:
             for destination in self._destinations.values():
                 for subscription in destination.all_subscriptions:
                     if subscription.waiting:
                         core.dispatchable[subscription] = None
-        if not self.low_space:
+        self.update_low_space()
+        core.schedule_flush()
+
+    def update_low_space(self) -> None:
+        """Refuse messages while space is low or the journal is stalled; accept them afterwards."""
+        was_low, self.low_space = self.low_space, self._is_disk_full or self._journal.is_stalled
+        if was_low and not self.low_space:
             for destination in self._destinations.values():
                 destination.unpark_later()
             waiters, self._space_waiters = self._space_waiters, {}
             for callback in waiters.values():
                 callback()
-        core.schedule_flush()
 
     def when_space(self, waiter: object, callback: Callable[[], None]) -> None:
         """Register a single call of `callback` when journaled messages are accepted again.
@@ -570,6 +576,7 @@ class GroupCommit:
         The journal syncs now if a message or a publisher waits for it, otherwise later.
         """
         journal = self._journal
+        self._publisher.update_low_space()
         if self._completion_callbacks:
             callbacks, self._completion_callbacks = self._completion_callbacks, []
             sequence = self._core.last_ack_record
