@@ -611,6 +611,7 @@ async def test_dead_letter_queue_counts_towards_limits(api_fixture: ApiFixture) 
     assert await put("a", dead_letter=True, dead_letter_queue="dead") == 201
     api_fixture.broker.destinations.queue("dead")
     assert await put("b", dead_letter=True) == 409  # b and b.dlq
+    assert api_fixture.audit_lines()[-1].endswith("queue/b dead_letter=True 409")
     assert await put("b") == 201
     assert await put("b", dead_letter=True) == 409
     assert await put("b", dead_letter=True, dead_letter_queue="dead") == 200

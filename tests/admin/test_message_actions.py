@@ -408,7 +408,8 @@ async def test_each_action_requires_its_permissions(api_fixture: ApiFixture) -> 
     for http_client, body in refused_actions:
         response = await http_client.request("POST", ACTIONS, body)
         assert (response.status, response.code) == (403, "forbidden"), body
-        assert api_fixture.audit_lines()[-1].endswith("403")
+        requested = f"{body['action']} to target" if "target" in body else body["action"]
+        assert api_fixture.audit_lines()[-1].endswith(f"{requested} 403")
     assert queued_bodies(broker) == ["a"]
     assert (await apply_action(browsing_client, action="copy", ids=message_ids, target=TARGET))[
         "processed"

@@ -188,6 +188,7 @@ class DestinationService(Service):
                 "the destination is temporary: its settings cannot be changed",
             )
         changes = self._changed(parameters.body)
+        call.note = " ".join(f"{name}={value}" for name, value in changes.items())
         default_provenance = broker.destinations.provenance_of(CreatedBy.MANAGEMENT)
         base, provenance = broker.settings.default_destination, default_provenance
         if existing is not None:
@@ -218,7 +219,6 @@ class DestinationService(Service):
             creator=call.identity.creator,
             provenance=provenance.changed(changes.keys() - reset, reset),
         )
-        call.note = " ".join(f"{name}={value}" for name, value in changes.items())
         await wait_until_durable(broker, broker.journal.next_sequence())
         call.status = 201 if existing is None else 200
         return self._view(find_destination(self._context, call, parameters.address))

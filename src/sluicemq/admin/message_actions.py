@@ -266,6 +266,8 @@ class ActionService(Service):
             )
         limit = self._context.limits.name
         target = None if body.target is None else address_of(body.target, limit)
+        target_text = f" to {printable(str(target))}" if target is not None else ""
+        call.note = f"{body.action}{target_text}"
         self._check_permissions(call, parameters, target)
         subscription = subscription_of(
             call, find_destination(self._context, call, parameters.address), body.subscription
@@ -283,8 +285,7 @@ class ActionService(Service):
         else:
             next_cursor = await self._handle_ready(run, selector, handle)
         await wait_until_durable(self._broker, self._broker.journal.next_sequence())
-        target_text = f" to {printable(str(target))}" if target is not None else ""
-        call.note = f"{body.action}{target_text}: done {run.processed}, failed {len(run.failed)}"
+        call.note += f": done {run.processed}, failed {len(run.failed)}"
         return MessageActionResult(
             processed=run.processed, failed=run.failed, scanned=run.scanned, next_cursor=next_cursor
         )
