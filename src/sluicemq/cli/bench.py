@@ -35,6 +35,7 @@ from rich.panel import Panel
 from rich.table import Column as TableColumn
 from rich.table import Table
 
+from sluicemq.cli import send_receive
 from sluicemq.cli.api import list_result, print_result
 from sluicemq.cli.console import (
     Column,
@@ -47,8 +48,6 @@ from sluicemq.cli.console import (
     out,
 )
 from sluicemq.cli.local import LocalBroker
-from sluicemq.cli.send_receive import connect as connect_queue
-from sluicemq.cli.send_receive import open_client
 from sluicemq.clients.blocking import BlockingClient, connect
 from sluicemq.journal.files import JOURNAL_NAME
 from sluicemq.journal.inspect import check
@@ -183,8 +182,8 @@ async def transfer(
 
     Raises ConfigurationError, ClientError.
     """
-    sender = await open_client(url, _IDLE_TIMEOUT)
-    receiver = await open_client(url, _IDLE_TIMEOUT)
+    sender = await send_receive.open_client(url, _IDLE_TIMEOUT)
+    receiver = await send_receive.open_client(url, _IDLE_TIMEOUT)
     body = b"x" * size
     due_times: deque[float] = deque()
     latencies: list[float] = []
@@ -434,7 +433,7 @@ class Demonstration:
 
     def _consume_rest(self) -> str:
         self._receive("phpmq", "payments", PAYMENTS[ACKED:])
-        with connect_queue(self._url("phpmq", "payments"), MESSAGE_TIMEOUT) as client:
+        with send_receive.connect(self._url("phpmq", "payments"), MESSAGE_TIMEOUT) as client:
             _expect(client.receive(0.3, 1), [])
         return f"{BACKLOG - ACKED}: none lost, none twice, in order"
 
@@ -494,14 +493,14 @@ class Demonstration:
 
     def _send(self, protocol: str, queue: str, bodies: list[bytes]) -> None:
         """Send messages, and wait until the broker has accepted them."""
-        with connect_queue(self._url(protocol, queue), MESSAGE_TIMEOUT) as client:
+        with send_receive.connect(self._url(protocol, queue), MESSAGE_TIMEOUT) as client:
             client.send(bodies, 0)
             client.confirm()
 
     def _receive(self, protocol: str, queue: str, bodies: list[bytes]) -> None:
         """Receive and acknowledge messages with these bodies."""
         url = self._url(protocol, queue)
-        with connect_queue(url, MESSAGE_TIMEOUT, len(bodies)) as client:
+        with send_receive.connect(url, MESSAGE_TIMEOUT, len(bodies)) as client:
             for body in bodies:
                 messages = client.receive(MESSAGE_TIMEOUT, 1)
                 _expect([message.body for message in messages], [body])

@@ -40,19 +40,12 @@ from sluicemq.cli.console import (
     size,
 )
 from sluicemq.cli.location import BrokerLocation, load_flags
-from sluicemq.journal import FileJournal
+from sluicemq.journal import FileJournal, inspect, log, stored_backup
 from sluicemq.journal.backup import create as create_backup
 from sluicemq.journal.files import JOURNAL_NAME, journal_directory
 from sluicemq.journal.format import Cause, RecordType, decode_deliveries, decode_depth
-from sluicemq.journal.inspect import Entry, InspectionReport
-from sluicemq.journal.inspect import check as check_journal
-from sluicemq.journal.inspect import dump as dump_journal
-from sluicemq.journal.log import compact as compact_journal
 from sluicemq.journal.segment import read_identity
 from sluicemq.journal.slots import Slot, Slots, now_ms
-from sluicemq.journal.stored_backup import Manifest, find_backups, read_manifest
-from sluicemq.journal.stored_backup import restore as restore_backup
-from sluicemq.journal.stored_backup import verify as verify_backup
 from sluicemq.management.journal import (
     CREATE_BACKUP,
     LIST_BACKUPS,
@@ -92,7 +85,7 @@ def check(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> Non
     """
     journal_dir = locate(directory)
     with err().status(f"checking {escape(str(journal_dir))}"):
-        report = check_journal(journal_dir)
+        report = inspect.check(journal_dir)
     errors = [str(problem) for problem in report.problems]
     output = _report_text(report, journal_dir)
     print_result(CommandResult(report, output=output, errors=errors), as_json)
@@ -133,7 +126,7 @@ def dump(
     addresses = [Address(kind, name) for kind, name in names if name is not None]
     if len(addresses) > 1:
         raise ConfigurationError("give either --queue or --topic")
-    entries = dump_journal(
+    entries = inspect.dump(
         locate(directory),
         sequence=since,
         types=[_RECORD_TYPES[name] for name in types or ()],
@@ -152,7 +145,7 @@ def compact(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> N
     """Reclaim space that no live record needs. The broker must be stopped."""
     journal_dir = locate(directory)
     with err().status(f"compacting {escape(str(journal_dir))}"):
-        before, after = compact_journal(journal_dir, load_flags(None, None).config.journal, _replay)
+        before, after = log.compact(journal_dir, load_flags(None, None).config.journal, _replay)
     hint = "No space could be reclaimed: all records are live or retained by a slot."
     result = CommandResult(
         {"before": before, "after": after},
@@ -244,7 +237,7 @@ def locate(directory: Path | None) -> Path:
     return journal_dir
 
 
-def describe_entry(entry: Entry) -> dict[str, Any]:
+def describe_entry(entry: inspect.Entry) -> dict[str, Any]:
     """Return a record as JSON-able data; empty fields are omitted."""
     record = entry.record
     address = {} if entry.address is None else {"destination": escape_bytes(str(entry.address))}
@@ -259,7 +252,7 @@ def describe_entry(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _details(entry: Entry) -> Iterator[tuple[str, Any]]:
+def _details(entry: inspect.Entry) -> Iterator[tuple[str, Any]]:
     record, message = entry.record, entry.message
     if record.reference:
         yield "reference", record.reference
@@ -298,7 +291,7 @@ def _details(entry: Entry) -> Iterator[tuple[str, Any]]:
             yield from body_fields(message.body).items()
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: inspect.Entry) -> str:
     record, message = entry.record, entry.message
     time = (
         datetime.fromtimestamp(record.time / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
@@ -328,7 +321,7 @@ def _value_text(value: Any) -> str:
     return ", ".join(map(str, value[:MAX_NUMBERS])) + suffix
 
 
-def _report_text(report: InspectionReport, journal_dir: Path) -> str:
+def _report_text(report: inspect.InspectionReport, journal_dir: Path) -> str:
     lines = [
         f"{journal_dir}: {report.segments} segments, {size(report.bytes)}, "
         f"{report.records} records, {report.live} live",
@@ -436,9 +429,9 @@ def verify(
 
     Exits with code 1 if the backup is damaged.
     """
-    manifest = read_manifest(directory)
+    manifest = stored_backup.read_manifest(directory)
     with _progress("verifying", manifest.bytes) as bar:
-        verdict = verify_backup(
+        verdict = stored_backup.verify(
             directory, records=not quick, advance=partial(bar.advance, bar.task_ids[0])
         )
     problems = verdict.problems
@@ -466,7 +459,7 @@ def list_backups(
             raise ConfigurationError(
                 "name the directory: sluicemq backup list DIR; or set broker.backup_dir"
             )
-        backups = find_backups(backup_dir)
+        backups = stored_backup.find_backups(backup_dir)
     else:
         if directory is not None:
             raise ConfigurationError("--url lists the broker's own backups; leave out DIR")
@@ -504,9 +497,9 @@ def restore(
     as_json: JsonFlag = False,
 ) -> None:
     """Restore a backup into a new data directory."""
-    manifest = read_manifest(directory)
+    manifest = stored_backup.read_manifest(directory)
     with _progress("restoring", manifest.bytes) as bar:
-        restored = restore_backup(
+        restored = stored_backup.restore(
             directory,
             data_dir,
             keep_broker_id=keep_broker_id,
@@ -533,7 +526,7 @@ def restore(
 
 def _copy_files(
     location: BrokerLocation, directory: Path, previous: Path | None, link: bool, rate: int
-) -> Manifest:
+) -> stored_backup.Manifest:
     """Copy the files of a data directory without the broker's help."""
     config = load_flags(location.config, location.data_dir).config
 
@@ -562,7 +555,7 @@ def _copy_files(
 
 def _request_backup(
     location: BrokerLocation, directory: Path, previous: Path | None, link: bool, rate: int
-) -> Manifest:
+) -> stored_backup.Manifest:
     """Request the backup from the broker."""
     body = BackupRequest(
         directory=str(directory),
@@ -573,7 +566,7 @@ def _request_backup(
     with Api(location.target()) as api, _progress("copying") as bar:
         for line in api.lines(CREATE_BACKUP, Body(body=body)):
             if line["state"] == "done":
-                return msgspec.convert(line["backup"], Manifest)
+                return msgspec.convert(line["backup"], stored_backup.Manifest)
             if line["state"] == "failed":
                 raise JournalError(line["error"]["detail"])
             _show_progress(bar, line["processed"], line["total"])
