@@ -12,7 +12,7 @@ from io import BufferedReader
 from itertools import islice
 from math import ceil, inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, cast
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, cast
 
 import msgspec
 import typer
@@ -36,6 +36,8 @@ from sluicemq.cli.location import (
     find_credentials,
 )
 from sluicemq.cli.message_options import BodiesArgument, FilesOption, read_bodies
+from sluicemq.clients.blocking import BlockingClient
+from sluicemq.clients.connect import connect as open_url
 from sluicemq.model.errors import (
     ClientError,
     ConfigurationError,
@@ -46,10 +48,6 @@ from sluicemq.model.errors import (
 from sluicemq.model.url import Url
 from sluicemq.server.listener_settings import WITH_LOGINS
 from sluicemq.server.settings import Unit, format_quantity
-
-if TYPE_CHECKING:
-    from sluicemq.clients.blocking import BlockingClient
-
 
 # --- Clients of one queue -------------------------------------------------------------------------
 
@@ -176,9 +174,6 @@ async def open_client(url: Url, timeout: float, count: int = 0) -> QueueClient:
     """
     kind = _kind(url)
     kind.check(url)
-    # asyncio and ssl are slow to load
-    from sluicemq.clients.connect import connect as open_url
-
     client_options = {**kind.defaults, "timeout": f"{timeout:.3f}", **dict(url.options)}
     passed = tuple(
         (name, text) for name, text in client_options.items() if name not in kind.own_options
@@ -190,9 +185,6 @@ async def open_client(url: Url, timeout: float, count: int = 0) -> QueueClient:
 
 def connect(url: Url, timeout: float, count: int = 0) -> BlockingClient:
     """Return a blocking view of `open_client`. Raises as that."""
-    # asyncio is slow to load
-    from sluicemq.clients.blocking import BlockingClient
-
     return BlockingClient(open_client, url, timeout, count)
 
 
