@@ -22,6 +22,7 @@ with status 400, 403 or 404, raises ConnectionLost. The broker redelivers unacke
 without a reply fail with ConnectionLost and are never retried, because the broker may have
 processed them; requests made while disconnected wait for the new connection. An open transaction
 fails with TransactionLost; the next one begins after `rollback`, or with the `commit` that raises.
+In a global transaction, sends and receives raise TransactionLost until `XaResource.end`.
 """
 
 from __future__ import annotations

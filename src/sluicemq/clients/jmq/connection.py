@@ -30,7 +30,6 @@ from sluicemq.model.destination import Address
 from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import fields
-from sluicemq.protocols.jmq.fields import GUEST
 from sluicemq.protocols.jmq.packets import AckMode, Level, PacketType, Status
 from sluicemq.protocols.jmq.wire import (
     PORT_MAPPER_VERSION,
@@ -182,8 +181,8 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         tls: bool = False,
         ssl_context: ssl.SSLContext | None = None,
         timeout: float = 10.0,
-        username: str = GUEST,
-        password: str = GUEST,
+        username: str = fields.GUEST,
+        password: str = fields.GUEST,
         client_id: str = "",
         share_client_id: bool = False,
         keep_alive: float = 30.0,

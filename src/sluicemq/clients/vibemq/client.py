@@ -177,8 +177,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
             compression=tuple(compression),
             threshold=threshold,
         )
-        client = cls(target, ssl_context, queues, reconnect, outstanding, prefetch)
-        return await client._start()
+        return await cls(target, ssl_context, queues, reconnect, outstanding, prefetch)._start()
 
     @classmethod
     async def open(
@@ -198,8 +197,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
         target = Target.parse(url)
         if target.tls:
             ssl_context = ssl_context or target.tls_context()
-        client = cls(target, ssl_context, queues, reconnect, outstanding, prefetch)
-        return await client._start()
+        return await cls(target, ssl_context, queues, reconnect, outstanding, prefetch)._start()
 
     # --- messages
 
