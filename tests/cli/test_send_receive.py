@@ -87,6 +87,19 @@ def test_files_are_messages_of_any_bytes(run: Run, url: str, tmp_path: Path) -> 
     assert [record["body_base64"] for record in records] == ["/wA="] * 2
 
 
+def test_body_larger_than_any_broker_accepts_is_a_usage_error(
+    run: Run, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluicemq.cli.message_options.MAX_BODY_BYTES", 3, raising=False)
+    (tmp_path / "blob").write_bytes(b"four")
+    stdin(monkeypatch, b"four")
+    for arguments in (["--file", "blob"], []):
+        result = run("send", url, *arguments)
+        assert result.code == 2
+        assert "a message has up to 3 B" in result.err
+    assert run("receive", url, "--timeout", "0").code == 1
+
+
 def test_nothing_received_is_exit_code_1(run: Run, url: str) -> None:
     result = run("receive", url, "--timeout", "0")
     assert (result.code, result.out) == (1, "")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, BinaryIO, Final, get_args
 
 import msgspec
 import typer
@@ -235,6 +235,17 @@ def parse_properties(assignments: list[str]) -> dict[str, Any]:
     return properties
 
 
+MAX_BODY_BYTES: Final = 1024**3
+"""Maximum number of bytes of a body: no broker can be configured for more."""
+
+
+def _read_body(stream: BinaryIO, name: object) -> bytes:
+    content = stream.read(MAX_BODY_BYTES + 1)
+    if len(content) > MAX_BODY_BYTES:
+        raise UsageError(f"{name}: a message has up to {size(MAX_BODY_BYTES)}, this is larger")
+    return content
+
+
 def read_bodies(arguments: list[str], files: list[Path]) -> Iterator[bytes]:
     """Yield the message bodies in the arguments and files or, without any, the one on standard
     input; prompts on a terminal. Raises UsageError if that is empty: the program that should have
@@ -242,12 +253,13 @@ def read_bodies(arguments: list[str], files: list[Path]) -> Iterator[bytes]:
     for text in arguments:
         yield text.encode("utf-8", "surrogateescape")
     for file in files:
-        yield file.read_bytes()
+        with file.open("rb") as stream:
+            yield _read_body(stream, file)
     if arguments or files:
         return
     if sys.stdin.isatty():
         err().print("[dim]Type the message; Ctrl-D ends it.[/]")
-    content = sys.stdin.buffer.read()
+    content = _read_body(sys.stdin.buffer, "standard input")
     if not content:
         raise UsageError(
             "standard input is empty, so nothing was sent; an empty message is the argument ''"
