@@ -321,6 +321,21 @@ def test_late_acknowledgement_costs_same_with_many_sessions(peer: Peer) -> None:
     assert elapsed[1] < 4 * elapsed[0] + 0.02
 
 
+def test_pending_messages_wait_while_their_queue_is_paused(harness: Harness, peer: Peer) -> None:
+    consumer = peer.consume("q", peer.create_session(), size=3)
+    peer.send("q", *"abc")
+    messages = peer.delivered()
+    peer.redeliver(*messages[1:], attempted=True)
+    harness.broker.destinations.set_paused(harness.queue("q"), True)
+    peer.resume(consumer, 3)
+    assert peer.delivered() == []
+    harness.broker.destinations.set_paused(harness.queue("q"), False)
+    harness.run_event_loop()
+    redelivered = peer.delivered()
+    assert [message.body for message in redelivered] == [b"b", b"c"]
+    assert [message.variable.delivery_count for message in redelivered] == [2, 2]
+
+
 def test_redelivery_reads_few_messages_from_journal_at_once() -> None:
     harness = Harness(EngineSettings(memory_budget=1))
     peer = harness.connect()

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -404,18 +404,26 @@ class JmsConsumer:
                 pending.append(delivery)
 
     def _write_pending(self) -> bool:
-        """Write pending messages up to the limits; return whether more may be written then."""
+        """Write pending messages up to the limits; return whether more may be written then.
+
+        Those of a paused destination return to their subscription, except that a wildcard's
+        consumer may write some among those of other topics.
+        """
         pending = self.pending
         outbound = self._outbound
         while self._may_write():
             if not pending:
                 return True
+            if pending[0].subscription.destination.paused:
+                for engine_consumer, delivery in self._unacked_of([pending.popleft()]):
+                    self._broker.release(engine_consumer, [delivery.sequence], attempted=False)
+                continue
             capacity = min(outbound.capacity, self.credit.messages_left, len(pending), MAX_BATCH)
-            is_read = any(delivery.message is None for delivery in islice(pending, capacity))
+            is_read = pending[0].message is None or pending[capacity - 1].message is None
             if is_read or self._counts_bytes:
                 capacity = 1
             candidates = [pending.popleft() for _ in range(capacity)]
-            deliveries = [delivery for delivery in candidates if self._is_unacked(delivery)]
+            deliveries = [delivery for _, delivery in self._unacked_of(candidates)]
             if deliveries:
                 self._write(deliveries)
                 if is_read:
@@ -494,7 +502,7 @@ class JmsConsumer:
         self._broker.page_out(deliveries)
         if undeliverable:
             transport.call_later(0, partial(self._reroute, undeliverable))
-        self.unacked.trim(self._is_entry_unacked)
+        self.unacked.trim(self._is_unacked)
         self._full = len(unacked_entries) + self.unacked.duplicates >= outbound.max_unacked
         credit.bytes_left -= size
         if self._full or credit.bytes_left <= 0:
@@ -503,20 +511,23 @@ class JmsConsumer:
 
     def _reroute(self, deliveries: list[Delivery]) -> None:
         """Reroute messages that no packet can carry, or that are too large for the client."""
-        for delivery in deliveries:
-            engine_consumer = delivery.consumer
-            if engine_consumer is not None and self._is_unacked(delivery):
-                reroute(self._broker, engine_consumer, delivery, too_large=True)
+        for engine_consumer, delivery in self._unacked_of(deliveries):
+            reroute(self._broker, engine_consumer, delivery, too_large=True)
         self.update_flow()
 
-    def _is_unacked(self, delivery: Delivery) -> bool:
+    def _unacked_of(self, deliveries: Iterable[Delivery]) -> Iterator[tuple[Consumer, Delivery]]:
+        """Yield the deliveries that are still unacked here, each after its consumer."""
+        for delivery in deliveries:
+            engine_consumer = delivery.consumer
+            if not delivery.ended and engine_consumer is not None and engine_consumer.sink is self:
+                yield engine_consumer, delivery
+
+    def _is_unacked(self, entry: tuple[int, Delivery]) -> bool:
         """Return whether a message is still unacked here: neither purged nor acknowledged
         otherwise."""
+        delivery = entry[1]
         engine_consumer = delivery.consumer
         return not delivery.ended and engine_consumer is not None and engine_consumer.sink is self
-
-    def _is_entry_unacked(self, entry: tuple[int, Delivery]) -> bool:
-        return self._is_unacked(entry[1])
 
     # --- acknowledgements --------------------------------------------------------------------
 
@@ -565,13 +576,9 @@ class JmsConsumer:
         `attempted`: the application has received them.
         """
         requested: dict[Consumer, list[int]] = {}
-        for sysid in sysids:
-            entry = self.unacked.take(sysid)
-            if entry is None:
-                continue
-            engine_consumer = entry[1].consumer
-            if engine_consumer is not None and engine_consumer.sink is self:
-                requested.setdefault(engine_consumer, []).append(entry[1].sequence)
+        entries = filter(None, map(self.unacked.take, sysids))
+        for engine_consumer, delivery in self._unacked_of(delivery for _, delivery in entries):
+            requested.setdefault(engine_consumer, []).append(delivery.sequence)
         for engine_consumer, sequences in requested.items():
             if self.closed or engine_consumer.subscription.destination.paused:
                 self._broker.release(engine_consumer, sequences, attempted=attempted)
@@ -595,7 +602,7 @@ class JmsConsumer:
             boundary = self.unacked.first[last_received][0]
         elif last_received is None:
             boundary = 0 if none_received else self._written
-        self.unacked.keep(lambda entry: entry[0] <= boundary and self._is_unacked(entry[1]))
+        self.unacked.keep(lambda entry: entry[0] <= boundary and self._is_unacked(entry))
         kept = {delivery.sequence for _, (_, delivery) in self.unacked.entries()}
         self.pending.clear()
         engine_consumers = self._stop_delivery()
@@ -610,10 +617,8 @@ class JmsConsumer:
         entries = sorted((entry for _, entry in self.unacked.entries()), key=itemgetter(0))
         first = [delivery.sequence for _, delivery in islice(entries, 1)]
         engine_consumers = dict.fromkeys(self.pauses.consumers)
-        for _, delivery in entries:
-            engine_consumer = delivery.consumer
-            if engine_consumer is not None and engine_consumer.sink is self:
-                engine_consumers[engine_consumer] = None
+        for engine_consumer, _ in self._unacked_of(delivery for _, delivery in entries):
+            engine_consumers[engine_consumer] = None
         broker = self._broker
         for engine_consumer in engine_consumers:
             broker.release(
@@ -658,7 +663,7 @@ class JmsConsumer:
         destination of that name, unless the broker refuses that."""
         if consumer in self.pauses.consumers:
             self.pauses.consumers.remove(consumer)
-            self.unacked.keep(self._is_entry_unacked)
+            self.unacked.keep(self._is_unacked)
             if self._pattern is None and consumer.subscription.destination.removed:
                 with suppress(BrokerError):
                     self._attach_to_address()
