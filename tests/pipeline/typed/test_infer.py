@@ -50,15 +50,18 @@ def test_schema_of_json_is_inferred_and_accepted_as_definition(spark: SparkSessi
 
 
 def test_names_that_table_cannot_have(spark: SparkSession) -> None:
-    body = b'{"_id": 1, "a b": 2, "id": 3, "ID": 4, "line\\n": 5, "inner": {"_x": 6, "y z": [7]}}'
+    body = (
+        b'{"_id": 1, "a b": 2, "id": 3, "ID": 4, "line\\n": 5, "inner": {"_x": 6, "y z": [7]}, '
+        b'"c\\u0001": 8, "q\'\'\'": 9, "rest": {"q\'\'\'": 10}}'
+    )
     inferred = infer_schema(events(spark, body), "orders")
     text = table_definition(inferred, "orders", "orders")
     definition = parse_definition(text)
     check(spark, definition)
-    assert inferred.columns.simpleString() == "struct<ID:bigint,inner:string>"
+    assert inferred.columns.simpleString() == "struct<ID:bigint,inner:string,rest:string>"
     assert [line for line in text.split("\n") if "left out" in line] == [
         f"# left out, because a table cannot have a column of this name: {name}"
-        for name in ('"_id"', '"a b"', '"id"', r'"line\n"')
+        for name in ('"_id"', '"a b"', r'"c\u0001"', '"id"', r'"line\n"', "\"q'''\"")
     ]
 
 

@@ -41,6 +41,8 @@ _INTEGER_DIGITS: Final = 20
 """Digits that Spark reserves for BIGINT in a decimal."""
 _MAX_PRECISION: Final = 38
 INFERRED_SUFFIX: Final = ".inferred"
+_NO_LITERAL: Final = re.compile(r"'''|[\x00-\x1f\x7f]")
+"""Text that a TOML literal on one line cannot contain."""
 _TABLE: Final = "_table"
 """End of a table's name that would be reserved without it."""
 
@@ -84,10 +86,9 @@ def infer_schema(
     Raises ConfigurationError if there are no messages, or none of the format, or no columns.
     """
     probe = TypedTable(name="sample", destination=destination, format=format or Format.JSON)
-    messages = events.where(selects(probe)).limit(sample)
-    texts = with_text(messages, probe.format, may_need_udf=True).selectExpr(
-        "if(_error IS NULL, try_validate_utf8(_text), NULL) AS _text"
-    )
+    texts = with_text(
+        events.where(selects(probe)).limit(sample), probe.format, may_need_udf=True
+    ).selectExpr("if(_error IS NULL, try_validate_utf8(_text), NULL) AS _text")
     with cached(texts):
         return _infer(texts, destination, format)
 
@@ -147,13 +148,21 @@ def _allowed_columns(columns: StructType, format: Format) -> tuple[StructType, t
         if format is Format.CSV:  # its columns are known by their positions
             name = name.removeprefix("_")
         text = StructField(name, StringType())
-        is_reserved = name.startswith(RESERVED_PREFIX)
-        if is_reserved or name.lower() in allowed or any(column_problems(text)):
+        if (
+            name.startswith(RESERVED_PREFIX)
+            or name.lower() in allowed
+            or not _can_be_declared(text)
+        ):
             left_out.append(name)
         else:
             typed = StructField(name, column.dataType)
-            allowed[name.lower()] = text if any(column_problems(typed)) else typed
+            allowed[name.lower()] = typed if _can_be_declared(typed) else text
     return StructType([*allowed.values()]), tuple(left_out)
+
+
+def _can_be_declared(column: StructField) -> bool:
+    """Return True if a table can have the column, and a definition file its declaration."""
+    return not any(column_problems(column)) and not _NO_LITERAL.search(column.simpleString())
 
 
 def _sampled_schema(texts: DataFrame, format: Format) -> StructType:
@@ -166,8 +175,9 @@ def _sampled_schema(texts: DataFrame, format: Format) -> StructType:
         Format.CSV: reader.csv,
         Format.XML: reader.xml,
     }
-    schema = parsers[format](texts).schema
-    return StructType.fromJson(json.loads(DECIMAL.sub(_widen_decimal, schema.json())))
+    return StructType.fromJson(
+        json.loads(DECIMAL.sub(_widen_decimal, parsers[format](texts).schema.json()))
+    )
 
 
 def _widen_decimal(decimal: re.Match[str]) -> str:
