@@ -755,8 +755,8 @@ class ModelComparison:
             assert engine_destination.staged == len(self.model.staged_of(destination))
             assert engine_destination.waiting == self.model.count_waiting(destination)
             assert engine_destination.waiting_bytes == self.model.bytes_waiting(destination)
-            in_memory |= sizes(parked.message for parked in engine_destination.parked)
-            assert [p.message.message_id for p in engine_destination.parked] == [
+            in_memory |= sizes(engine_destination.parked)
+            assert [message.message_id for message in engine_destination.parked] == [
                 model_message.name for model_message in destination.parked
             ]
             for name, expected in vars(destination.totals).items():

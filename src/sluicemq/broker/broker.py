@@ -197,7 +197,8 @@ class Broker:
             for callback in self.destinations.removals:
                 callback(destination)
         while destination.parked:
-            message, unblocked = self.publisher.take_parked(destination)
+            message = next(iter(destination.parked))
+            unblocked = self.publisher.take_parked(destination, message)
             # the publisher has no confirmation yet, but will not send the message again
             is_complete = True
             with suppress(BrokerError):

@@ -14,7 +14,7 @@ from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.dispatch import add
 from sluicemq.broker.fan_out import fan_out, reserve
 from sluicemq.broker.pending.entry import READY, RECORDED, SCHEDULED, UNJOURNALED
-from sluicemq.broker.state import Core, Delivery, Destination, Parked, Subscription
+from sluicemq.broker.state import Core, Delivery, Destination, Subscription
 from sluicemq.broker.subscription import end_unjournaled, journal_completion, prepare_completion
 from sluicemq.journal.format import Cause
 from sluicemq.journal.space import SpaceLevel, SpaceReport
@@ -266,7 +266,7 @@ class Publisher:
             )
         core.memory += size
         message.epoch = self._clock.epoch
-        destination.parked.append(Parked(message, unblocked))
+        destination.parked[message] = unblocked
 
     def admit(
         self, destination: Destination, message: Message, source: Destination | None = None
@@ -336,19 +336,17 @@ class Publisher:
         """
         if destination.removed:
             destination = self._destinations.find(destination.address) or destination
-        for index, parked in enumerate(destination.parked):
-            if parked.message is message:
-                self.take_parked(destination, index)
-                destination.unpark_later()
-                return True
-        return False
+        if message not in destination.parked:
+            return False
+        self.take_parked(destination, message)
+        destination.unpark_later()
+        return True
 
-    def take_parked(self, destination: Destination, index: int = 0) -> Parked:
-        """Remove a parked message, which then does not count as in memory."""
-        parked = destination.parked[index]
-        del destination.parked[index]
-        self._core.memory -= self._core.size_in_memory(parked.message)
-        return parked
+    def take_parked(self, destination: Destination, message: Message) -> Callable[[], None]:
+        """Remove a parked message, which then does not count as in memory, and return the callback
+        for its acceptance."""
+        self._core.memory -= self._core.size_in_memory(message)
+        return destination.parked.pop(message)
 
     def unpark(self) -> None:
         """Accept the parked messages for which their destinations have capacity again, or drop
@@ -360,15 +358,15 @@ class Publisher:
         destinations, self._core.unblocking = self._core.unblocking, {}
         for destination in destinations:
             while destination.parked:
-                message = destination.parked[0].message
+                message = next(iter(destination.parked))
                 is_full = destination.waiting and destination.would_exceed_limits(len(message.body))
                 if (is_full and not destination.drops_when_full) or (
                     self.low_space and message.durability.survives
                 ):
                     break
-                parked = self.take_parked(destination)
-                self.accept(destination, parked.message)
-                parked.unblocked()
+                unblocked = self.take_parked(destination, message)
+                self.accept(destination, message)
+                unblocked()
 
     # --- disk space ----------------------------------------------------------------------------
 

@@ -7,11 +7,11 @@ a delivery is in subscription.py, redelivery.py and dispatch.py.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import chain, count
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from sluicemq.broker.dead_letters import DeadLetters
 from sluicemq.broker.pending.cursor import NO_END, Cursor
@@ -365,13 +365,6 @@ class Subscription:
         )
 
 
-class Parked(NamedTuple):
-    """Message that waits for capacity, and the callback for its acceptance."""
-
-    message: Message
-    unblocked: Callable[[], None]
-
-
 class Destination:
     """Queue or topic with its settings, subscriptions and counters. Created by the Broker only.
 
@@ -388,7 +381,8 @@ class Destination:
     created        wall ms since the epoch
     provenance     creator, and the settings that were set explicitly
     staged         messages written to the journal but not yet durable, and so not yet visible
-    parked         messages of blocked publishers, in order of arrival
+    parked         messages of blocked publishers, in order of arrival, and the callbacks for their
+                   acceptance
     committing     number of commits in progress that will publish here
     dead_letters   queue of its dead letters; None if it has none or is that queue itself
     recorded_depth waiting, unacked and consumers as last journaled; None = not known
@@ -459,7 +453,7 @@ class Destination:
         self.recorded_depth: tuple[int, int, int] | None = (0, 0, 0)
         self.staged = 0
         self.staged_bytes = 0
-        self.parked: deque[Parked] = deque()
+        self.parked: OrderedDict[Message, Callable[[], None]] = OrderedDict()
         self.committing = 0
         self.shared_copies: dict[int, int] = {}
         """Number of SHARED deliveries of each message that has any, by sequence."""
