@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections import Counter
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -464,11 +465,14 @@ def test_frame_timeout_closes_connection_without_progress(fixture: ConnectionFix
     assert fixture.listener.closed == {"frame-timeout": 1}
 
 
-def test_frame_timeout_limits_frames_that_arrive_in_tiny_parts(fixture: ConnectionFixture) -> None:
+@pytest.mark.parametrize("sizes", [range(6, 11), [1] * 5], ids=["kept", "skipped"])
+def test_frame_timeout_limits_frames_that_arrive_in_tiny_parts(
+    fixture: ConnectionFixture, sizes: Sequence[int]
+) -> None:
     receive(fixture, 10)
     advance_time(fixture, 59)
     receive(fixture, 5)  # the beginning of the next frame
-    for size in range(6, 11):
+    for size in sizes:
         advance_time(fixture, 12)
         assert not fixture.listener.closed
         receive(fixture, size)

@@ -192,7 +192,8 @@ class Connection(asyncio.Protocol):
             session.receive(data)
             session = self._session  # it may have been replaced, or be closed
             if session is not None and (session.buffered or self.held_bytes):
-                is_new = session.buffered < self.held_bytes + len(data)
+                # the bytes of a skipped frame are not held, and count as 1
+                is_new = 1 < session.buffered < self.held_bytes + len(data)
                 if is_new or not self.held_bytes or self.received_bytes >= self._progress_at:
                     self._input_at = self.active_at
                     self._progress_at = self.received_bytes + PROGRESS_BYTES
