@@ -65,10 +65,6 @@ _NO_OWNER: Final = object()
 """Stands for the owner of a temporary destination that has been deleted."""
 
 
-def _raise_fault(consumer: Consumer, error: Exception) -> None:
-    raise error
-
-
 class Broker:
     """Message broker: the engine that sessions and the administration call.
 
@@ -106,7 +102,6 @@ class Broker:
         self.publisher = Publisher(self.core, self.destinations)
         self.group_commit = GroupCommit(self.core, self.publisher)
         self.dead_letters = self.core.dead_letters
-        self.core.on_fault = _raise_fault
         self.core.move_to_dead_letters = self.publisher.move_to_dead_letters
         self.durable_subscriptions: dict[int, Subscription] = {}
         self.next_subscription = 1

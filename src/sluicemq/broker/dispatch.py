@@ -262,11 +262,12 @@ def _pass_on(consumer: Consumer, deliveries: list[Delivery]) -> None:
     record_deliveries(subscription, deliveries)
     try:
         consumer.sink.deliver(consumer, deliveries)
-    except JournalError:
-        raise
     except Exception as error:
+        on_fault = subscription.core.on_fault
+        if on_fault is None or isinstance(error, JournalError):
+            raise
         suspend(consumer)
-        subscription.core.on_fault(consumer, error)
+        on_fault(consumer, error)
 
 
 def deliver_one(consumer: Consumer) -> bool:

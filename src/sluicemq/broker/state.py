@@ -717,7 +717,8 @@ class Core:
                     which the broker sets)
     observer        observer of the stages of messages, or None
     stopping        True once no more messages are accepted
-    on_fault        called with a consumer whose sink has raised an error, and the error
+    on_fault        called with a consumer whose sink has raised an error, and the error; None = the
+                    error is raised
     schedule_flush  called if a flush is needed outside of an event loop iteration
     destinations    destinations by address; changed by their registry only (destinations.py)
     dead_letter_queues  destinations that send their dead letters to each queue
@@ -771,7 +772,7 @@ class Core:
         self.journal = journal
         self.settings = settings
         self.schedule_flush: Callable[[], None] = ignore
-        self.on_fault: Callable[[Consumer, Exception], object]
+        self.on_fault: Callable[[Consumer, Exception], object] | None = None
         self.scans = Scans(start_deadline, lambda: self.schedule_flush())
         self.stopping = False
         self.observer = observer
