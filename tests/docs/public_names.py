@@ -189,7 +189,7 @@ def dump_fields() -> Uses:
     """Return the fields of `journal dump --json`."""
     text = (ROOT / "cli" / "journal.py").read_text("utf-8")
     body = text[text.index("def describe_entry(") : text.index("def _line(")]
-    pattern = r'^        "(\w+)":|document\["(\w+)"\]|yield "(\w+)"|"(\w+)"[,)]'
+    pattern = r'^        "(\w+)":|\{"(\w+)":|yield "(\w+)"|"(\w+)"[,)]'
     matches = re.findall(pattern, body, re.M)
     part = encode(BatchPart("w", 1, 0, 0, True, 0, 1))
     fields = [
