@@ -79,6 +79,22 @@ def test_next_transaction_can_be_started_by_commit(harness: Harness, peer: Peer)
     assert harness.bodies("q") == [b"a"]
 
 
+def test_transaction_started_by_commit_is_as_sessionless_as_first(
+    harness: Harness, peer: Peer
+) -> None:
+    reply = peer.request(H.START_TRANSACTION, {"JMQSessionLess": True}, expect=Status.OK)
+    properties = {
+        "JMQTransactionID": Long(int(str(reply.properties["JMQTransactionID"]))),
+        "JMQStartNextTransaction": True,
+    }
+    reply = peer.request(H.COMMIT_TRANSACTION, properties, expect=Status.OK)
+    following = int(str(reply.properties["JMQNextTransactionID"]))
+    peer.send("q", "a", transaction_id=following)
+    peer.session.closed()
+    harness.connect().commit(following)
+    assert harness.bodies("q") == [b"a"]
+
+
 def test_commit_to_removed_destination_fails_and_can_be_rolled_back(
     harness: Harness, peer: Peer
 ) -> None:

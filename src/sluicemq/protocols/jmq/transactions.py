@@ -523,7 +523,9 @@ class TransactionCommands:
         properties: dict[str, object] = {}
         next_branch = None
         if not branch.xid and boolean(packet, "JMQStartNextTransaction"):
-            next_branch = self._branches.start(self._connection, session=branch.session)
+            next_branch = self._branches.start(
+                self._connection, session=branch.session, sessionless=branch.sessionless
+            )
             properties["JMQNextTransactionID"] = Long(next_branch.number)
         reply = partial(self._reply, packet, branch, properties)
         if branch.has_ended:
