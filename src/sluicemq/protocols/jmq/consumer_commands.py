@@ -28,7 +28,7 @@ from sluicemq.protocols.jmq.connection import (
     client_packet_limit,
 )
 from sluicemq.protocols.jmq.consumers import UNLIMITED, JmsConsumer, JmsSession
-from sluicemq.protocols.jmq.destination_commands import create_lost_temporary, owns
+from sluicemq.protocols.jmq.destination_commands import create_lost_temporary, find_permitted
 from sluicemq.protocols.jmq.destinations import address_of, find_or_create, permission_name
 from sluicemq.protocols.jmq.fields import INT_BLOCK, LONG_BLOCK, SYSID_SIZE, decode_blocks
 from sluicemq.protocols.jmq.packets import (
@@ -258,8 +258,8 @@ class ConsumerCommands:
                 raise RejectedRequest(
                     Status.NOT_ALLOWED, f"{address} belongs to another connection"
                 )
-        elif not owns(connection, self._broker.destinations.find(address)):
-            connection.channel.demand(Operation.CONSUME, permission_name(address))
+        else:
+            find_permitted(connection, Operation.CONSUME, address)
 
     def _terms(self, packet: Packet, address: Address, selector: Selector | None) -> Terms:
         """Return the terms of the subscription.

@@ -141,17 +141,25 @@ def owns(connection: JmqConnection, destination: Destination | None) -> bool:
     return destination is not None and destination.owner is connection.channel
 
 
+def find_permitted(
+    connection: JmqConnection, operation: Operation, address: Address
+) -> Destination | None:
+    """Return the destination if it exists. Raises AccessDenied, whether it exists or not, unless
+    the client owns it, the name is one of temporary destinations, or the user has the permission.
+    """
+    destination = connection.broker.destinations.find(address)
+    if not (is_temporary(address.name) or owns(connection, destination)):
+        connection.channel.demand(operation, permission_name(address))
+    return destination
+
+
 def find_visible(connection: JmqConnection, address: Address) -> Destination | None:
     """Return the destination if it exists, for a request that only reads.
 
     Raises AccessDenied, and RejectedRequest: NOT_FOUND for a temporary one of another connection.
     """
-    destination = connection.broker.destinations.find(address)
-    if owns(connection, destination):
-        return destination
-    if not is_temporary(address.name):
-        connection.channel.demand(Operation.BROWSE, permission_name(address))
-    if destination is not None and destination.temporary:
+    destination = find_permitted(connection, Operation.BROWSE, address)
+    if accepts_replies(destination) and not owns(connection, destination):
         raise not_found_error(connection.broker, address)
     return destination
 
@@ -233,13 +241,10 @@ def destroy_destination(connection: JmqConnection, packet: Packet) -> None:
     Without the permission the reply does not tell whether the destination exists.
     """
     address = address_of(packet)
-    destination = connection.broker.destinations.find(address)
-    is_own = owns(connection, destination)
-    if not (is_own or is_temporary(address.name) or is_reserved(address)):
-        connection.channel.demand(Operation.DELETE, address.name)
+    destination = find_permitted(connection, Operation.DELETE, address)
     if destination is None:
         raise RejectedRequest(Status.NOT_FOUND, f"{address} does not exist")
-    if destination.temporary and not is_own:
+    if destination.temporary and not owns(connection, destination):
         raise RejectedRequest(Status.FORBIDDEN, f"{address} belongs to another connection")
     if is_reserved(address):
         raise RejectedRequest(Status.FORBIDDEN, f"{address} belongs to the broker")
