@@ -7,7 +7,7 @@ one has no effect, and the table itself stores the progress of each application.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -132,11 +132,11 @@ class LakeTable:
         if not self.exists(spark):
             return
         present = {item.name.lower(): item for item in self.read(spark).schema}
-        additions = []
+        additions = StructType()
         for item in self.schema:
             column = present.get(item.name.lower())
             if column is None:
-                additions.append(item)
+                additions.add(item)
             elif column.dataType.simpleString() != item.dataType.simpleString():
                 raise ConfigurationError(
                     f"{error_prefix}: the column {item.name} is "
@@ -156,9 +156,9 @@ class LakeTable:
                     f"{declared or 'none'} in the definition. It cannot change: give the table "
                     "another name, or remove it"
                 )
-        if additions:
-            self._allow_types(spark, StructType(additions))
-            ddl = StructType(additions).toDDL()
+        if additions.fields:
+            self._allow_types(spark, additions)
+            ddl = additions.toDDL()
             spark.sql(f"ALTER TABLE delta.{quoted(self.location)} ADD COLUMNS ({ddl})")
 
     def _allow_types(self, spark: SparkSession, columns: StructType) -> None:
@@ -372,11 +372,8 @@ class HadoopPath:
         return [status.getPath().getName() for status in self._files.listStatus(self._path)]
 
     def read_text(self) -> str:
-        stream = self._files.open(self._path)
-        try:
+        with closing(self._files.open(self._path)) as stream:
             return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
 
     def remove(self) -> None:
         """Remove a file, or a directory with everything in it."""

@@ -27,7 +27,7 @@ from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.jobs.run import BatchProgress, PipelineJob, RunningQuery, Supervisor
 from sluicemq.pipeline.schema import GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
-from sluicemq.pipeline.typed.definition import Definition, GoldTable
+from sluicemq.pipeline.typed.definition import Definition, GoldTable, TypedTable
 from tests.pipeline.jobs.events import gold, rows
 from tests.pipeline.source.support import SMALL, complete, deliver, depth, message, put, redeliver
 from tests.support.polling import wait_until
@@ -232,6 +232,21 @@ def test_gold_tables_need_no_typed_table(spark: SparkSession, traffic: Traffic) 
         expected = traffic.lake.silver.read(spark).groupBy("state").count()
         assert sorted(map(tuple, states.collect())) == sorted(map(tuple, expected.collect()))
         traffic.write_more()
+
+
+def test_gold_table_of_new_column_needs_no_message(
+    spark: SparkSession, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Supervisor, "_start_query", lambda *_: None)
+    traffic.lake.table("silver.orders").append(spark.sql("SELECT 1L AS id"), None)
+    wider = TypedTable(name="orders", destination="orders", schema="id BIGINT, note STRING")
+    notes = GoldTable(
+        name="notes", sql="SELECT note, count(*) AS orders FROM silver.orders GROUP BY 1"
+    )
+    job = traffic.job(definition=Definition(tables=(wider,), gold=(notes,)))
+    Supervisor(spark, job).run(None)
+    (row,) = traffic.lake.table("gold.notes").read(spark).collect()
+    assert tuple(row) == (None, 1)
 
 
 def test_transient_errors_are_retried(

@@ -60,7 +60,7 @@ from sluicemq.pipeline.typed.definition import INFER, Definition
 from sluicemq.pipeline.typed.gold import refresh_gold
 from sluicemq.pipeline.typed.infer import read_published, write_inferred
 from sluicemq.pipeline.typed.rows import TYPED_INPUT, subscription
-from sluicemq.pipeline.typed.tables import process
+from sluicemq.pipeline.typed.tables import evolved_table, process
 from sluicemq.pipeline.typed.validation import check
 
 MAX_ROWS: Final = 1_048_576
@@ -366,6 +366,9 @@ class Supervisor:
         try:
             journal = identity(self._job.source)
             self._job.lake.check_journal(self._spark, journal)
+            for table in self._job.definition.tables:
+                # gold tables may refer to new columns before the next message
+                evolved_table(self._spark, self._job.definition, table, self._job.lake)
             _prepare_source(self._spark)
             writers = [self._prepare_writer(query, journal) for query in self._queries]
             for query, writer in zip(self._queries, writers, strict=True):

@@ -138,8 +138,8 @@ def _state(spark: SparkSession, lake: Lake, tables: Mapping[str, LakeTable]) -> 
             }
         )
     tags = lake.gold.tags(spark)
-    progress = []
-    for broker, journal in sorted(journals(tags).items()):
-        tag = tags[Lake(lake.location, broker).application(journal)]
-        progress.append((broker, tag.version, tag.written))
+    progress = (
+        (broker, *tags[Lake(lake.location, broker).application(journal)])
+        for broker, journal in sorted(journals(tags).items())
+    )
     return figures.LakeState(tuple(table_states), tuple(progress))

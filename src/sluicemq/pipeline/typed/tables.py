@@ -111,9 +111,8 @@ def process(events: DataFrame, definition: Definition, lake: Lake) -> dict[str, 
         counted = _counted_records(spark, lake, definition, table)
     counts = write_typed(events, definition, lake, summary, counted)
     if counts:
-        last = summary["_last"]
         # without a tag for a table that has no counts yet: Delta would leave them out
-        tag = Tag(application, last) if last > progress else None
+        tag = Tag(application, summary["_last"]) if summary["_last"] > progress else None
         table.append(_counts_rows(spark, lake.broker, summary, counts), tag)
     refresh_gold(spark, definition, lake)
     return counts
@@ -131,9 +130,13 @@ def _counted_records(
         for item in definition.tables
         if (typed := lake.table(f"silver.{item.name}")).exists(spark)
     ]
-    rows = table.read(spark).where(f.col("broker") == lake.broker)
-    rows = rows.where(reduce(or_, conditions, f.lit(False)))
-    ends = rows.groupBy("table").agg(f.min("first_sequence"), f.max("last_sequence"))
+    is_counted = (f.col("broker") == lake.broker) & reduce(or_, conditions, f.lit(False))
+    ends = (
+        table.read(spark)
+        .where(is_counted)
+        .groupBy("table")
+        .agg(f.min("first_sequence"), f.max("last_sequence"))
+    )
     return {name: (first, last) for name, first, last in ends.collect()}
 
 
@@ -215,6 +218,19 @@ def _failure(definition: Definition, table: TypedTable, error: Exception) -> Exc
     )
 
 
+def evolved_table(
+    spark: SparkSession, definition: Definition, table: TypedTable, lake: Lake
+) -> LakeTable:
+    """Return a typed table as it is declared; add the columns that an existing one does not have.
+
+    Raises ConfigurationError as LakeTable.evolve."""
+    columns = t.StructType([*declared_columns(table), *METADATA])
+    properties = CHANGE_DATA_FEED | (RANDOM_FILE_PREFIXES if table.partition_by else {})
+    rows = lake.table(f"silver.{table.name}", columns, table.key, table.partition_by, properties)
+    rows.evolve(spark, f"{definition.location(table.line)}: table {table.name!r}")
+    return rows
+
+
 class _TableWriter:
     """Writes one batch to one typed table and its companions."""
 
@@ -233,22 +249,20 @@ class _TableWriter:
         self._summary = summary[table.name]
         self._field_lists: Sequence[tuple[str, ...]] = ()
         self._columns = declared_columns(table)
-        name = f"silver.{table.name}"
-        columns = t.StructType([*self._columns, *METADATA])
-        properties = CHANGE_DATA_FEED | (RANDOM_FILE_PREFIXES if table.partition_by else {})
-        self._rows = lake.table(name, columns, table.key, table.partition_by, properties)
-        self._quarantine = lake.table(name + QUARANTINE, QUARANTINE_COLUMNS)
+        self._rows = evolved_table(spark, definition, table, lake)
+        self._quarantine = lake.table(self._rows.name + QUARANTINE, QUARANTINE_COLUMNS)
         deletions = [self._columns[key] for key in table.key]
         deletions += [item for item in METADATA if item.name in _POSITION]
-        self._tombstones = lake.table(name + TOMBSTONES, t.StructType(deletions), table.key)
-        self._rows.evolve(spark, f"{definition.location(table.line)}: table {table.name!r}")
+        self._tombstones = lake.table(
+            self._rows.name + TOMBSTONES, t.StructType(deletions), table.key
+        )
 
     def write(self, messages: DataFrame, first: int | None) -> TableCounts:
         """Write messages of the batch; those from the record `first` on were counted before."""
         if self._summary.relocated:
             messages = self._drop_repeated(messages, first)
-        is_large = self._summary.messages >= LARGE_BATCH
-        if is_large and self._table.format is Format.JSON and not self._summary.may_need_udf:
+        is_plain_json = self._table.format is Format.JSON and not self._summary.may_need_udf
+        if is_plain_json and self._summary.messages >= LARGE_BATCH:
             self._field_lists = common_field_lists(messages)
         return self._merge(messages) if self._table.key else self._append(messages)
 
@@ -276,8 +290,11 @@ class _TableWriter:
             # Conditions are not moved below an observation, which would parse each body twice.
             observed = rows.observe(observation, *count_columns(self._table))
             observed = observed.where(f.col("_record") > end)
-            size = 0 if self._table.partition_by else self._summary.messages
-            self._rows.append(good_rows(observed, self._columns), self._tag(self._rows), size=size)
+            self._rows.append(
+                good_rows(observed, self._columns),
+                self._tag(self._rows),
+                size=0 if self._table.partition_by else self._summary.messages,
+            )
             counts = TableCounts(**observation.get)
         if counts.quarantined:
             condition = f.expr(
@@ -313,16 +330,19 @@ class _TableWriter:
             newest = newest.alias("new").join(
                 tombstones, f.expr(" AND ".join(conditions)), "left_anti"
             )
-        tag = self._tag(self._rows)
         self._rows.merge(
-            newest, tag=tag, update_condition=_NEW_IS_NEWER, delete_condition="new._deleted"
+            newest,
+            tag=self._tag(self._rows),
+            update_condition=_NEW_IS_NEWER,
+            delete_condition="new._deleted",
         )
 
     def _write_quarantine(self, rows: DataFrame) -> None:
         end = self._end(self._quarantine)
         if end < self._last:
-            rows = rows.where(f.col("_record") > end)
-            self._quarantine.append(quarantined_rows(rows), self._tag(self._quarantine))
+            self._quarantine.append(
+                quarantined_rows(rows.where(f.col("_record") > end)), self._tag(self._quarantine)
+            )
 
     def _tag(self, table: LakeTable) -> Tag:
         return Tag(self._lake.application(table.name), self._last)
@@ -351,7 +371,10 @@ class _TableWriter:
             (self._quarantine, "broker", "sequence"),
         ):
             if table.exists(self._spark):
-                rows = table.read(self._spark).where(f.col(broker) == self._lake.broker)
-                known = rows.select(f.col(sequence).alias("message_sequence"))
+                known = (
+                    table.read(self._spark)
+                    .where(f.col(broker) == self._lake.broker)
+                    .select(f.col(sequence).alias("message_sequence"))
+                )
                 relocated = relocated.join(known, "message_sequence", "left_anti")
         return originals.unionByName(relocated)
