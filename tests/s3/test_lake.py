@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -80,6 +81,15 @@ def table(gateway: Gateway, name: str, columns: Sequence[str]) -> list[dict[str,
     return rows
 
 
+def age(table: Path) -> None:
+    """Let a table have been created long ago, so that `maintain` searches it for old files."""
+    for file in (table / "_delta_log").iterdir():
+        if file.suffix == ".crc":
+            file.unlink()
+        elif file.suffix == ".json":
+            file.write_text(re.sub('(?<="createdTime":1)[0-9]', "0", file.read_text()))
+
+
 def test_all_commands_work_on_a_lake_in_s3(gateway: Gateway, tmp_path: Path) -> None:
     listen = ["phpmq://127.0.0.1:0", "http://127.0.0.1:0"]
     (tmp_path / "pipeline.toml").write_text(DEFINITION)
@@ -111,7 +121,10 @@ def test_all_commands_work_on_a_lake_in_s3(gateway: Gateway, tmp_path: Path) -> 
         }
         assert orders == {n: "1.50" if n < 50 else "2.50" for n in range(150)}
 
+        age(tmp_path / "s3" / BUCKET / "lake" / "silver" / "orders")
         maintained = pipeline(gateway, tmp_path, "maintain", "--json", "--retention", "1h")
+        log = (tmp_path / "state" / "sluicemq" / "spark.log").read_text()
+        assert re.findall("Deleted .* files", log) == ["Deleted 0 files"]
         assert all(entry["files"] <= entry["files_before"] for entry in maintained)
         assert len(table(gateway, "silver/messages", ["message_sequence"])) == 200
 
