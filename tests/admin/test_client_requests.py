@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
@@ -82,6 +82,7 @@ def structs(draw: st.DrawFn, kind: type, path: tuple[str, ...] = ()) -> Any:
 
 
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
+@settings(max_examples=max(25, settings.default.max_examples // 4))
 @given(data=st.data())
 def test_requests_of_the_client_are_decoded(name: str, data: st.DataObject) -> None:
     operation: ApiOperation[Any, Any] = OPERATIONS[name]

@@ -189,7 +189,8 @@ def test_torn_seal_is_repeated(crashed_journal: CrashedJournal, number: int, los
     end = crashed_journal.ends[number]
     assert len(complete_bytes) > end + 400
     before = contents(crashed_journal.crashed)
-    for length in range(end, len(complete_bytes) + 1):
+    step = 5 if number else 1  # the first segment is torn at every byte
+    for length in range(len(complete_bytes), end - 1, -step):
         for name, data in before.items():
             (crashed_journal.crashed / name).write_bytes(data)
         if lost == "the rest":

@@ -208,7 +208,7 @@ def test_compressed_frame_before_login_is_refused(harness: Harness) -> None:
 def test_bombs_are_unpacked_few_at_time_and_only_with_memory(harness: Harness) -> None:
     bomb = compressed_publish(b'"%b"' % bytes(40_000_000))
     assert len(bomb) < 10_000
-    peers = [harness.connect() for _ in range(20)]
+    peers = [harness.connect() for _ in range(3 * MAX_RUNNING_JOBS)]
     full_size = 2 * wire.MAX_UNPACKED
     harness.memory.limit = 3 * full_size // 2
     for peer in peers:
