@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
@@ -22,9 +24,17 @@ from tests.broker.machines import (
     durabilities,
     indexes,
 )
+from tests.journal.support import skipped_syncs
 
 OPTIONS = JournalOptions(segment_bytes=4096)
 """Small segments, so that snapshots are taken and segments removed now and then."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def syncs() -> Iterator[None]:
+    """Skip the syncs, of which the tests request more than ten thousand."""
+    with skipped_syncs():
+        yield
 
 
 class Restarting(Machine):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -58,6 +61,15 @@ def live_of(journal: FileJournal) -> dict[int, bytes]:
 
 def segments_of(directory: Path) -> list[Path]:
     return [segment_path(directory, first) for first in list_segments(directory)]
+
+
+@contextmanager
+def skipped_syncs() -> Iterator[None]:
+    """Make syncs of files return at once: only a crash of the operating system needs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for call in ("fsync", "fdatasync"):
+            patch.setattr(os, call, lambda fd: None)
+        yield
 
 
 def crash(journal: FileJournal) -> None:

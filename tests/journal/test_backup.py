@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -37,9 +38,26 @@ from sluicemq.journal.stored_backup import (
     verify,
 )
 from sluicemq.model.errors import JournalDamaged, JournalError
-from tests.journal.support import TINY, crash, live_of, put, recover, reopen, segments_of, take
+from tests.journal.support import (
+    TINY,
+    crash,
+    live_of,
+    put,
+    recover,
+    reopen,
+    segments_of,
+    skipped_syncs,
+    take,
+)
 
 BACKUP = "backup"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def syncs() -> Iterator[None]:
+    """Skip the syncs, of which the tests request more than ten thousand."""
+    with skipped_syncs():
+        yield
 
 
 def open_journal(directory: Path) -> FileJournal:
