@@ -42,7 +42,9 @@ class FixedProcess:
         return 1
 
 
-AUTHENTICATOR = Authenticator(AuthSettings(), Path("/nonexistent"), lambda call: call())
+AUTHENTICATOR = Authenticator(
+    AuthSettings(), Path(__file__).with_name("no-users.json"), lambda call: call()
+)
 """An authenticator without users."""
 
 
