@@ -231,9 +231,10 @@ def test_safe_mode_delivers_one_message_at_time(harness: Harness) -> None:
     assert redelivered.sysid == message.sysid
 
 
-@pytest.mark.parametrize("safe", [False, True])
-def test_flow_of_many_consumers_does_not_delay_other_clients(harness: Harness, safe: bool) -> None:
+@pytest.mark.parametrize("kind", [H.RESUME_FLOW, H.ACKNOWLEDGE, H.REDELIVER])
+def test_flow_of_many_consumers_does_not_delay_other_clients(harness: Harness, kind: int) -> None:
     """Each request pauses and resumes all consumers of the connection."""
+    safe = kind != H.RESUME_FLOW
     peer = harness.connect(JMQSafeMode=safe, JMQSize=0 if safe else 1)
     session = peer.create_session()
     sysids = [encode_sysid(1, number) for number in range(20)]
@@ -246,12 +247,30 @@ def test_flow_of_many_consumers_does_not_delay_other_clients(harness: Harness, s
     requests = [encode_packet(H.RESUME_FLOW, properties={"JMQSize": 1}) for _ in sysids]
     if safe:
         bodies = [encode_blocks([(consumer, sysid)]) for sysid in sysids]
-        requests = [encode_packet(H.ACKNOWLEDGE, body=body) for body in bodies]
+        requests = [encode_packet(kind, body=body) for body in bodies]
+    if kind == H.REDELIVER:
+        requests = requests[:1] * len(requests)
     harness.scan_time.limit = 2
     peer.session.receive(b"".join(requests))
     assert 0 < len(peer.delivered()) < 5
     harness.run_event_loop()
     assert len(peer.delivered()) > 14
+
+
+def test_flow_of_consumers_added_in_same_read_does_not_delay_other_clients(
+    harness: Harness,
+) -> None:
+    peer = harness.connect(JMQSize=1)
+    session = peer.create_session()
+    peer.send("q", *["x"] * 20)
+    peer.consume("q", session)
+    assert len(peer.delivered()) == 1
+    properties = {**peer.destination_properties("other"), "JMQSessionID": Long(session)}
+    addition = encode_packet(H.ADD_CONSUMER, properties=properties)
+    resumption = encode_packet(H.RESUME_FLOW, properties={"JMQSize": 1})
+    harness.scan_time.limit = MANY_CONSUMERS + 2
+    peer.session.receive(addition * MANY_CONSUMERS + resumption * 19)
+    assert 0 < len(peer.delivered()) < 5
 
 
 def test_safe_mode_continues_after_message_that_ended_in_transaction(harness: Harness) -> None:

@@ -116,10 +116,10 @@ _LONG_REQUESTS: Final = frozenset(
 topic is compared with all wildcards. They and messages to wildcards and to new destinations use the
 time for scans, so that many of them do not delay other clients."""
 MANY_CONSUMERS: Final = 20
-"""Number of consumers of a connection above which these requests use the time for scans, too: they
-pause or resume the flow of all of them."""
+"""Number of consumers of a connection above which RESUME_FLOW, and in safe mode ACKNOWLEDGE and
+REDELIVER, use the time for scans, too: they pause or resume the flow of all of them."""
 _FLOW_REQUESTS: Final = _LONG_REQUESTS | {PacketType.RESUME_FLOW}
-_SAFE_MODE_REQUESTS: Final = _FLOW_REQUESTS | {PacketType.ACKNOWLEDGE}
+_SAFE_MODE_REQUESTS: Final = _FLOW_REQUESTS | {PacketType.ACKNOWLEDGE, PacketType.REDELIVER}
 
 _COUNT_BITS: Final = 22
 """Bits of a unique id below the time: more ids per millisecond than the broker ever assigns."""
@@ -367,9 +367,7 @@ class JmqSession:
         login = self._login
         send = self._producers.send
         outbound = self._connection.outbound
-        long_requests = _LONG_REQUESTS
-        if len(outbound.consumers) > MANY_CONSUMERS:
-            long_requests = _SAFE_MODE_REQUESTS if outbound.safe else _FLOW_REQUESTS
+        long_requests = _SAFE_MODE_REQUESTS if outbound.safe else _FLOW_REQUESTS
         repeats_packet = False
         for index, packet in enumerate(packets):
             kind = packet.type
@@ -381,7 +379,9 @@ class JmqSession:
                 if login.logged_in and 0 < kind <= LAST_MESSAGE_TYPE:
                     uses_scan_time = send(packet)
                 else:
-                    uses_scan_time = kind in long_requests
+                    uses_scan_time = kind in long_requests and (
+                        kind in _LONG_REQUESTS or len(outbound.consumers) > MANY_CONSUMERS
+                    )
                     self._find_handler(kind)(packet)
             except REQUEST_ERRORS as error:
                 uses_scan_time = True  # a refused message may have created its destination
