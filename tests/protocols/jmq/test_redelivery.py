@@ -9,7 +9,7 @@ from sluicemq.model.destination import DestinationSettings
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import consumer_commands
 from sluicemq.protocols.jmq.connection import SessionOptions
-from sluicemq.protocols.jmq.fields import encode_blocks
+from sluicemq.protocols.jmq.fields import encode_blocks, encode_header
 from sluicemq.protocols.jmq.packets import AckMode, C, PacketType, R, Status
 from sluicemq.protocols.jmq.wire import encode_packet
 from tests.protocols.jmq.harness import Harness, Peer, blocks, processor_time
@@ -336,17 +336,27 @@ def test_pending_messages_wait_while_their_queue_is_paused(harness: Harness, pee
     assert [message.variable.delivery_count for message in redelivered] == [2, 2]
 
 
-def test_redelivery_reads_few_messages_from_journal_at_once() -> None:
+@pytest.mark.parametrize(
+    ("in_memory", "in_transaction"), [((), False), ((0, 39), False), ((), True)]
+)
+def test_redelivery_reads_few_messages_from_journal_at_once(
+    in_memory: tuple[int, ...], in_transaction: bool
+) -> None:
     harness = Harness(EngineSettings(memory_budget=1))
     peer = harness.connect()
     peer.consume("q", peer.create_session(), size=None)
     for number in range(40):
+        harness.broker.core.memory_budget = 1 << 30 if number in in_memory else 1
         peer.send_bytes(peer.message("q", str(number).ljust(100_000)))
     messages = peer.delivered()
+    transaction = peer.begin() if in_transaction else 0
+    if transaction:
+        peer.acknowledge(*messages, transaction=transaction)
     properties = {"JMQSetRedelivered": True}
+    header = encode_header(transaction_id=transaction)
     peer.session.receive(
-        encode_packet(H.REDELIVER, 0, 0, properties, body=blocks(*reversed(messages)))
+        encode_packet(H.REDELIVER, 0, 0, properties, header, blocks(*reversed(messages)))
     )
-    assert 1 << 20 < len(peer.transport.written) < 1_200_000
+    assert 1 << 20 < len(peer.transport.written) < 1_300_000
     harness.run_event_loop()
     assert [message.body for message in peer.delivered()] == [message.body for message in messages]

@@ -36,8 +36,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
-from operator import itemgetter
+from itertools import islice, takewhile
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from sluicemq.broker import (
@@ -191,6 +191,7 @@ class Outbound:
 
 _PAUSED: Final = 1
 """Reason for a pause: this consumer or its connection may not receive more now."""
+_message_of: Final = attrgetter("message")
 
 
 class JmsConsumer:
@@ -419,14 +420,14 @@ class JmsConsumer:
                     self._broker.release(engine_consumer, [delivery.sequence], attempted=False)
                 continue
             capacity = min(outbound.capacity, self.credit.messages_left, len(pending), MAX_BATCH)
-            is_read = pending[0].message is None or pending[capacity - 1].message is None
-            if is_read or self._counts_bytes:
+            if self._counts_bytes:
                 capacity = 1
-            candidates = [pending.popleft() for _ in range(capacity)]
+            loaded_count = len(list(takewhile(_message_of, islice(pending, capacity))))
+            candidates = [pending.popleft() for _ in range(loaded_count or 1)]
             deliveries = [delivery for _, delivery in self._unacked_of(candidates)]
             if deliveries:
                 self._write(deliveries)
-                if is_read:
+                if not loaded_count:
                     outbound.count_read(deliveries[0].size)
         return False
 

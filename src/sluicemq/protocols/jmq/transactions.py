@@ -384,6 +384,7 @@ class Branches:
             ):
                 consumer.restore_unacked(block[1], delivery)
                 messages.setdefault(consumer, []).append(block[1])
+                self._broker.page_out([delivery])  # it is read again when it is written
         return messages
 
     def _end(self, transaction: Transaction, committed: bool) -> None:
