@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sluicemq.model.access import ANONYMOUS
+from sluicemq.protocols.jmq.connection import JmqConnection
 from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.session import Coordinator, JmqSession
 from tests.protocols.jmq.harness import Harness, Peer, status
@@ -180,6 +181,18 @@ def test_selector_that_is_too_long_is_refused_at_once(
     }
     assert peer.request_status(H.ADD_CONSUMER, properties) == Status.BAD_REQUEST
     assert not harness.thread.jobs
+
+
+def test_error_after_compilation_ends_only_its_connection(
+    harness: ThreadHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = harness.connect()
+    peer.create("q")
+    faults = peer.transport.catch_faults()
+    peer.send_bytes(request(peer, H.VERIFY_DESTINATION, JMQSelector=long_selector()))
+    monkeypatch.setattr(JmqConnection, "reply", None)
+    harness.finish()
+    assert [type(fault) for fault in faults] == [TypeError]
 
 
 def test_too_many_nodes_are_refused(harness: ThreadHarness) -> None:

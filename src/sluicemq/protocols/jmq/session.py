@@ -447,13 +447,14 @@ class JmqSession:
         """Compile a selector in another thread before further packets are processed."""
         self._channel.hold([], 0)
         work = partial(self._connection.compile, pending.selector)
-        self._compilation = pending.background.submit(work, self._selector_compiled)
+        self._compilation = pending.background.submit(
+            work, partial(self._channel.transport.call, self._selector_compiled)
+        )
 
     def _selector_compiled(self, compiled: CompilationResult) -> None:
         """Process the packets that wait for the selector, the first of which has it."""
         self._compilation = None
         packets, size = self._channel.release()
-        self._connection.broker.schedule_flush()
         if packets and isinstance(compiled, SelectorError):
             self._connection.refuse(packets.pop(0), compiled)
         self._handle(packets, size)
