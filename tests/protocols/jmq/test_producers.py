@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluicemq.broker import EngineSettings
+from sluicemq.model.access import ANONYMOUS
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.message import Durability
 from sluicemq.protocols.channel import MAX_UNCONFIRMED
@@ -429,6 +430,20 @@ def test_long_duplicate_search_does_not_delay_other_clients(harness: Harness, pe
     assert sorted(replies) == [(71, 304), (72, 200), (73, 200)]
     assert flushes > 5
     assert harness.queue("q").waiting == 32
+
+
+def test_searches_of_refused_messages_are_not_kept(harness: Harness, peer: Peer) -> None:
+    channel = peer.session._connection.channel
+    harness.scan_time.limit = 1
+    for _ in range(3):
+        peer.send("q", "a", "b")
+        peer.session.receive(peer.message("q", b"c", flags=P | I))
+        harness.broker.remove(harness.queue("q"), force=True)
+        channel.identity, identity = ANONYMOUS, channel.identity
+        harness.run_event_loop()
+        channel.identity = identity
+    assert harness.find("q") is None
+    assert len(peer.session._producers._search) <= 1
 
 
 def test_duplicate_search_is_bounded(harness: Harness, peer: Peer) -> None:

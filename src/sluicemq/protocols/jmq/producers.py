@@ -287,7 +287,7 @@ class Producers:
             if original is not None:
                 return original
             if self._broker.scans.is_time_up():
-                self._search[packet] = search
+                self._search = {packet: search}
                 raise RequestPending
         return None
 
