@@ -198,7 +198,7 @@ class ConsumerCommands:
         connection.check_limit(len(self._consumers), "consumers", Status.CONFLICT)
         consumer_id = self._new_consumer_id(packet)
         terms = self._terms(packet, address, selector)
-        prefetch = UNLIMITED  # of a client without flow control of single consumers
+        prefetch = UNLIMITED  # for a client without flow control of single consumers
         if "JMQSize" in packet.properties:
             options = connection.options
             prefetch = options.shared_prefetch if terms.sharing else options.prefetch
@@ -416,7 +416,7 @@ class ConsumerCommands:
         if packet.block:
             kind = number(packet, "JMQAckType", kind)
             validates = boolean(packet, "JMQValidate")
-        is_recorded = bool(self._divided)
+        is_recorded = packet in self._divided  # an earlier batch may have been recorded
         for blocks in self._batches_of(packet):
             if validates:
                 self._check_acknowledged(transaction, blocks)

@@ -153,9 +153,10 @@ def _dotted(address: bytes) -> str:
 
 
 def decode_blocks(body: bytes, width: int = LONG_BLOCK) -> Iterator[tuple[int, bytes]]:
-    """Yield (consumer id, SysMessageID) of each block; `width` is LONG_BLOCK or INT_BLOCK.
+    """Return an iterator over the blocks: (consumer id, SysMessageID).
 
-    Raises ProtocolError if the body is not a whole number of blocks.
+    `width` is LONG_BLOCK or INT_BLOCK. Raises ProtocolError if the body is not a whole number of
+    blocks.
     """
     if len(body) % width:
         raise ProtocolError(f"{len(body)} bytes are not a multiple of the block size, {width}")

@@ -187,8 +187,7 @@ class Producers:
         else:
             is_accepted = self._publish(packet, header, destination, message)
         self._traffic.published += 1
-        # a journaled message without replies is accepted too: its size counts until it is on disk
-        if is_accepted and (flags & _ANSWERED or message.durability):
+        if is_accepted and flags & _ANSWERED:
             self.publisher.accepted.append(packet)
         return is_long
 
