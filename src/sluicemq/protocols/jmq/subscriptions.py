@@ -367,12 +367,12 @@ def reroute(
     """Requeue a message that a client could not process, also for the same consumer; after
     MAX_REROUTED deliveries it becomes a dead letter. One that is `too_large` for this client, or
     for any packet, does so without another consumer, even if its destination keeps none: it would
-    return at once."""
+    return at once. With another one, `max_attempts` does not apply to it."""
     consumers = delivery.subscription.consumers
     # a closed consumer is not among them
     has_others = len(consumers) > (engine_consumer in consumers)
     if (has_others or not too_large) and delivery.attempts < MAX_REROUTED:
-        broker.release(engine_consumer, [delivery.sequence])
+        broker.release(engine_consumer, [delivery.sequence], ignore_max_attempts=too_large)
     else:
         broker.dead_letter(
             delivery.subscription,
