@@ -90,6 +90,8 @@ MAX_UNPACKED_BYTES: Final = 4 * MAX_BODY
 A single larger frame waits for the memory of the largest frame that is accepted."""
 MAX_SUBSCRIPTIONS: Final = 10_000
 """Subscriptions of a connection. Those whose queue was deleted count, because they resume."""
+_FIXED_BYTES: Final = 21
+"""Size of a frame with empty fields, in bytes."""
 _NEVER_LIMITED: Final = frozenset({ACK, PING, DISCONNECT})
 _TYPE_NAMES: Final = {
     CONNECT_ACK: "ConnectAck",
@@ -529,11 +531,16 @@ class VibemqSession:
 
 
 def _size(frames: list[Frame]) -> int:
-    """Return the size of the ids, payloads and headers of frames, in bytes."""
+    """Return the size of frames as plain input with ASCII text, in bytes."""
     return sum(
-        len(field)
+        _FIXED_BYTES
+        + len(frame.id)
+        + len(frame.queue)
+        + len(frame.payload)
+        + len(frame.error_code)
+        + len(frame.error_message)
+        + sum(4 + len(key) + len(value) for key, value in frame.headers.items())
         for frame in frames
-        for field in (frame.id, frame.payload, *frame.headers, *frame.headers.values())
     )
 
 
