@@ -6,11 +6,14 @@ import os
 import pty
 import subprocess
 import sys
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from sluicemq.cli.console import UsageError
+from sluicemq.cli.message_options import read_bodies
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import JavaObject, JmqClient
 from tests.cli.conftest import Run, RunningBroker, SecuredBroker
@@ -98,6 +101,27 @@ def test_body_larger_than_any_broker_accepts_is_a_usage_error(
         assert result.code == 2
         assert "a message has up to 3 B" in result.err
     assert run("receive", url, "--timeout", "0").code == 1
+
+
+def test_reading_a_body_allocates_no_more_than_its_size(tmp_path: Path) -> None:
+    file = tmp_path / "blob"
+    file.write_bytes(b"\xff\0")
+    tracemalloc.start()
+    assert list(read_bodies([], [file])) == [b"\xff\0"]
+    _, allocated = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert allocated < 1 << 24
+
+
+def test_standard_input_that_does_not_block_and_has_no_data_is_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+    with open(read_end) as stream, open(write_end, "wb"):
+        monkeypatch.setattr(sys, "stdin", stream)
+        with pytest.raises(UsageError, match="standard input is empty"):
+            list(read_bodies([], []))
 
 
 def test_nothing_received_is_exit_code_1(run: Run, url: str) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from io import BufferedReader
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, get_args
+from typing import Annotated, Any, Final, cast, get_args
 
 import msgspec
 import typer
@@ -235,15 +236,19 @@ def parse_properties(assignments: list[str]) -> dict[str, Any]:
     return properties
 
 
+_READ_BYTES: Final = 1 << 20
+"""Maximum number of bytes of a body read at a time: a read allocates all that it requests."""
 MAX_BODY_BYTES: Final = 1024**3
 """Maximum number of bytes of a body: no broker can be configured for more."""
 
 
-def _read_body(stream: BinaryIO, name: object) -> bytes:
-    content = stream.read(MAX_BODY_BYTES + 1)
+def _read_body(stream: BufferedReader, name: object) -> bytes:
+    content = bytearray()
+    while len(content) <= MAX_BODY_BYTES and (part := stream.read1(_READ_BYTES)):
+        content += part
     if len(content) > MAX_BODY_BYTES:
         raise UsageError(f"{name}: a message has up to {size(MAX_BODY_BYTES)}, this is larger")
-    return content
+    return bytes(content)
 
 
 def read_bodies(arguments: list[str], files: list[Path]) -> Iterator[bytes]:
@@ -259,7 +264,7 @@ def read_bodies(arguments: list[str], files: list[Path]) -> Iterator[bytes]:
         return
     if sys.stdin.isatty():
         err().print("[dim]Type the message; Ctrl-D ends it.[/]")
-    content = _read_body(sys.stdin.buffer, "standard input")
+    content = _read_body(cast(BufferedReader, sys.stdin.buffer), "standard input")
     if not content:
         raise UsageError(
             "standard input is empty, so nothing was sent; an empty message is the argument ''"
