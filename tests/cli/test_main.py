@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import select
 import shlex
+import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -35,6 +40,42 @@ def test_every_command_has_help(run: Run) -> None:
     ):
         assert command in overview
         assert run(command, "--help").code == 0
+
+
+def test_interrupted_output_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_end, write_end = os.pipe()
+    fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, 4096)
+    text = "".join(f"{number:7}\n" for number in range(1000))
+
+    def interrupt(*_: object) -> None:
+        fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, 1 << 16)
+        raise KeyboardInterrupt
+
+    def interrupt_when_pipe_is_full(thread: int) -> None:
+        select.select([read_end], [], [])
+        signal.pthread_kill(thread, signal.SIGUSR1)
+
+    def command() -> int:
+        interrupter = threading.Thread(
+            target=interrupt_when_pipe_is_full, args=[threading.get_ident()]
+        )
+        interrupter.start()
+        with suppress(KeyboardInterrupt):
+            print(text, end="", flush=True)
+        interrupter.join()
+        return 0
+
+    previous = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with open(read_end) as stream, open(write_end, "w") as output:
+            monkeypatch.setattr(sys, "stdout", output)
+            monkeypatch.setattr(main, "main", command)
+            with pytest.raises(SystemExit):
+                main.run()
+            output.close()
+            assert stream.read() == text
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["send"], ["serve", "--nonsense"]])

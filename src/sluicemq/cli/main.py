@@ -147,7 +147,7 @@ def run() -> None:
     _open_closed_streams()
     # names, bodies and bars may have characters that the encoding of the locale lacks
     sys.stdout = TextIOWrapper(
-        BufferedWriter(_StandardOutput(sys.stdout.fileno(), "wb", closefd=False)),
+        _StandardOutput(FileIO(sys.stdout.fileno(), "wb", closefd=False)),
         sys.stdout.encoding,
         errors="backslashreplace",
         # with PYTHONUNBUFFERED=1, there is no buffer
@@ -163,12 +163,20 @@ def run() -> None:
     sys.exit(code)
 
 
-class _StandardOutput(FileIO):
-    """Standard output, which the errors of writing name."""
+class _StandardOutput(BufferedWriter):
+    """Standard output, which the errors of writing name.
+
+    The raw stream has no methods in Python: a signal handler that raises in `FileIO.write` would
+    hide how many bytes are written, and they would be written again.
+    """
 
     def write(self, data: Any) -> int:
         with naming_file("standard output"):
             return super().write(data)
+
+    def flush(self) -> None:
+        with naming_file("standard output"):
+            super().flush()
 
 
 def _open_closed_streams() -> None:
