@@ -155,7 +155,7 @@ def _advice_for(error: SluiceError, target: HttpTarget) -> str:
         case AccessDenied() if " may not " in str(error):
             return "A superuser can permit it: sluicemq permissions grant USER PATTERN OPERATION..."
         case ConnectionLost() if isinstance(fault, ssl.SSLCertVerificationError):
-            return "Its authority is trusted by --ca FILE; the host must be one of its names."
+            return "Trust its authority with --ca FILE; the host must be one of its names."
         case ConnectionLost() if isinstance(fault, PermissionError):
             return (
                 "Only the owner of the broker's data may open this socket: run the command as that "

@@ -83,7 +83,7 @@ def print_json(value: Any) -> None:
 
 @contextmanager
 def naming_file(name: object) -> Iterator[None]:
-    """Add the name of a file to errors of writing it, which lack it."""
+    """Add `name` to errors without the name of a file, such as those of writing."""
     try:
         yield
     except OSError as error:
@@ -165,7 +165,7 @@ def quantity(option: str, text: str, unit: Unit) -> float:
 
 
 _UNTRUSTED: Final = (
-    "Its authority is trusted by ?ca=FILE in the URL, whose host must be one of its names."
+    "Trust its authority with ?ca=FILE in the URL; the host must be one of its names."
 )
 _HINTS: Final[dict[type[SluiceError | OSError], str]] = {
     JournalLocked: "Stop the other process first, or give another data directory.",

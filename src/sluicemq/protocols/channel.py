@@ -237,7 +237,7 @@ class LoginCheck(Generic[Frame]):
 
         answer   answers a request. With an identity, the channel acts as that user already
         process  processes the frames that were received after a request whose check took time,
-                 with their size of `Channel.release`
+                 with their size as `Channel.release` returns it
         """
         self._channel = channel
         self._answer: Callable[[Frame, Identity | AccessError], None] | None = answer

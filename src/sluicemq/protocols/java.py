@@ -91,8 +91,8 @@ MAX_SIZE: Final = 73_400_320
 each reference. Also the maximum size of a decompressed body."""
 _EXPANSION: Final = 4
 _FREE_EXPANSION: Final = 4 << 20
-"""That size is at most _EXPANSION times the size of the stream and _FREE_EXPANSION bytes: a stream
-of 80 KB could have values of 70 MB."""
+"""The size that MAX_SIZE limits is also at most _EXPANSION times the size of the stream plus
+_FREE_EXPANSION bytes: otherwise a stream of 80 KB could have values of 70 MB."""
 _DEPTH: Final = 2
 """Maximum nesting of maps."""
 

@@ -172,7 +172,8 @@ class SessionJob:
 class BodyConversion:
     """Conversion of the body of one delivery of a session. The deliveries after it wait.
 
-    blocked  that delivery and those after it, which the session adds; empty without a conversion
+    blocked  that delivery and those after it, which the session adds; empty if no delivery waits,
+             although a conversion may be running for a later delivery of the same message
     """
 
     __slots__ = ("_job", "_sequence", "blocked")
@@ -214,8 +215,8 @@ def unblock(
 ) -> list[Delivery]:
     """Return the deliveries to send now that the first is converted: those that are still unacked.
 
-    If the client reads too slowly, all but `keep` of them are requeued instead, because they would
-    fill the memory.
+    If the client reads too slowly, only the first `keep` of them; the others are requeued, because
+    they would fill the memory.
     """
     unacked = [item for item in blocked if consumer.unacked.get(item.sequence) is item]
     if channel.congested:

@@ -611,7 +611,7 @@ class PhpmqSession:
         """Dispatch a message with its converted content, and those after it."""
         blocked = self._conversion.take_blocked()
         consumer = self._consumer
-        assert consumer is not None  # its end ends the conversion
+        assert consumer is not None  # without it, no delivery is blocked
         is_unacked = consumer.unacked.get(blocked[0].sequence) is blocked[0]
         unacked = unblock(self._channel, consumer, blocked, keep=is_unacked)
         self._dispatch(unacked, body if is_unacked else None)
