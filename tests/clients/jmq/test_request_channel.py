@@ -438,6 +438,21 @@ def test_concurrent_sends_to_new_destination_add_one_producer() -> None:
     run_scenario(scenario)
 
 
+def test_send_does_not_wait_for_producer_of_another_destination() -> None:
+    def keep_waiting(packet: Packet) -> bytes | None:
+        is_slow = packet.properties.get("JMQDestination") == "slow"
+        return b"" if is_slow and packet.type == PacketType.ADD_PRODUCER else None
+
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
+        producer = await (await client.session()).producer()
+        slow = asyncio.create_task(producer.send("x", to="slow"))
+        await broker.wait_for_packet(PacketType.ADD_PRODUCER)
+        await asyncio.wait_for(producer.send("x", to="other"), 1)
+        slow.cancel()
+
+    run_scenario(scenario, keep_waiting)
+
+
 def test_connection_flow_to_broker() -> None:
     def narrow(packet: Packet) -> bytes | None:
         if packet.type == PacketType.HELLO:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from ipaddress import ip_address
 from itertools import count
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from sluicemq.clients.jmq.messages import (
     Message,
@@ -112,8 +113,8 @@ class Producer(AsyncClient):
         self._options = options
         self._unregister = unregister
         self._routes: dict[Address, _Route] = {}
-        self._adding = asyncio.Lock()
-        """Held while a route is added, so that concurrent sends add it once."""
+        self._adding = WeakValueDictionary[Address, asyncio.Lock]()
+        """Held while the route to a destination is added, so that concurrent sends add it once."""
         self._closed = False
 
     async def send(
@@ -286,7 +287,7 @@ class Producer(AsyncClient):
         route = self._routes.get(destination)
         if route is not None:
             return route
-        async with self._adding:
+        async with self._adding.setdefault(destination, asyncio.Lock()):
             if destination not in self._routes and len(self._routes) >= MAX_ROUTES:
                 await self._delete(channel, next(iter(self._routes)))
             return self._routes.get(destination) or await self._add(channel, destination)
