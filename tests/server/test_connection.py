@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import structlog
@@ -269,6 +270,16 @@ def test_error_in_deliver_aborts_only_connection_of_consumer(fixture: Connection
         "internal error of a closed connection",
     ]
     assert (fixture.transport.calls, failing.transport.calls) == ([], ["abort"])
+
+
+def test_error_of_engine_at_end_of_tls_input_stops_broker(fixture: ConnectionFixture) -> None:
+    error = ValueError("a defect")
+    fixture.batch.broker.flush = Mock(side_effect=error)
+    fixture.batch.fail = Mock()  # type: ignore[attr-defined]
+    fixture.connection.write([b"answer"])
+    fixture.connection.eof_received()
+    fixture.batch.fail.assert_called_once_with(error)  # type: ignore[attr-defined]
+    assert fixture.transport.calls == []
 
 
 def test_error_in_function_called_by_engine_aborts_connection(fixture: ConnectionFixture) -> None:

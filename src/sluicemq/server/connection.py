@@ -213,8 +213,12 @@ class Connection(asyncio.Protocol):
             if self._descriptor < 0:
                 # TLS has no half-close: the output must be sent now. (For a slow peer this is too
                 # late, and the session requeues its messages.)
-                self._batch.broker.flush()
-                self.flush()
+                try:
+                    self._batch.broker.flush()
+                except Exception as error:
+                    self._batch.fail(error)
+                else:
+                    self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._quick_ack_socket is not None:
