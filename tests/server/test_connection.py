@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 from collections import Counter
@@ -254,22 +255,51 @@ def test_error_in_session_aborts_only_its_connection(fixture: ConnectionFixture)
     assert fixture.session.calls[-1] == "closed"
 
 
-def test_error_in_deliver_aborts_only_connection_of_consumer(fixture: ConnectionFixture) -> None:
-    failing = ConnectionFixture()
-    consumer: Any = object()
-    failing.session.consumers = lambda: [consumer]  # type: ignore[attr-defined]
-    fixture.session.consumers = lambda: []  # type: ignore[attr-defined]
-    admission = SimpleNamespace(connections=[fixture.connection, failing.connection])
+class ConsumingFixture(ConnectionFixture):
+    """A connection with one consumer; `listings` counts how often its consumers are listed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.consumer: Any = object()
+        self.listings = 0
+        self.session.consumers = self.consumers  # type: ignore[attr-defined]
+
+    def consumers(self) -> list[Any]:
+        self.listings += 1
+        return [self.consumer]
+
+
+def report_faults(fixtures: Sequence[ConsumingFixture], *faulty: Any) -> list[str]:
+    """Report an error of each of these consumers, and return the errors in the log."""
+    admission = SimpleNamespace(connections=[fixture.connection for fixture in fixtures])
     listeners: Any = [SimpleNamespace(admission=admission)]
     connections = ConnectionRegistry(listeners, InputBudget(1000, 30.0))
-    with structlog.testing.capture_logs() as entries:
-        for _ in range(2):
+
+    async def report() -> None:
+        for consumer in faulty:
             connections.end_faulty(consumer, ValueError("a defect"))
-    assert [entry["event"] for entry in entries if entry["log_level"] == "error"] == [
+        await asyncio.sleep(0)
+
+    with structlog.testing.capture_logs() as entries:
+        asyncio.run(report())
+    return [entry["event"] for entry in entries if entry["log_level"] == "error"]
+
+
+def test_error_in_deliver_aborts_only_connection_of_consumer() -> None:
+    other, failing = ConsumingFixture(), ConsumingFixture()
+    closed_consumer = object()
+    assert report_faults([other, failing], closed_consumer, failing.consumer) == [
         "internal error",
         "internal error of a closed connection",
     ]
-    assert (fixture.transport.calls, failing.transport.calls) == ([], ["abort"])
+    assert (other.transport.calls, failing.transport.calls) == ([], ["abort"])
+
+
+def test_connections_of_many_faulty_consumers_are_searched_together() -> None:
+    fixtures = [ConsumingFixture() for _ in range(20)]
+    report_faults(fixtures, *(fixture.consumer for fixture in reversed(fixtures)))
+    assert all(fixture.transport.calls == ["abort"] for fixture in fixtures)
+    assert sum(fixture.listings for fixture in fixtures) == len(fixtures)
 
 
 def test_error_of_engine_at_end_of_tls_input_stops_broker(fixture: ConnectionFixture) -> None:

@@ -176,6 +176,8 @@ class ConnectionRegistry:
         """Register the connections of `listeners`, a list that may grow; they share `budget`."""
         self._listeners = listeners
         self._budget = budget
+        self._faults: dict[Consumer, Exception] = {}
+        """Errors of consumers whose connections are about to be ended."""
 
     def __len__(self) -> int:
         return sum(len(listener.admission.connections) for listener in self._listeners)
@@ -185,12 +187,24 @@ class ConnectionRegistry:
             yield from list(listener.admission.connections)
 
     def end_faulty(self, consumer: Consumer, error: Exception) -> None:
-        """End the connection of a consumer whose session cannot process its deliveries."""
+        """End the connection of a consumer whose session cannot process its deliveries, in the next
+        iteration of the event loop.
+
+        One message may have many such consumers, so their connections are searched together.
+        """
+        if not self._faults:
+            asyncio.get_running_loop().call_soon(self._end_faulty)
+        self._faults[consumer] = error
+
+    def _end_faulty(self) -> None:
+        faults, self._faults = self._faults, {}
         for connection in self:
-            if consumer in connection.consumers():
-                connection.fault(error)
-                return
-        log.error("internal error of a closed connection", exc_info=error)
+            for consumer in connection.consumers():
+                if consumer in faults:
+                    connection.fault(faults.pop(consumer))
+                    break
+        for error in faults.values():
+            log.error("internal error of a closed connection", exc_info=error)
 
     def listeners(self) -> list[ListenerItem]:
         """Return the open listeners, in the order of the configuration."""

@@ -223,7 +223,7 @@ class Server:
         batch.begin()
         budget = InputBudget(config.broker.input_memory_limit, config.broker.input_stall_timeout)
         connections = ConnectionRegistry(self.listeners, budget)
-        broker.on_fault(lambda *fault: loop.call_soon(connections.end_faulty, *fault))
+        broker.on_fault(connections.end_faulty)
         authenticator = Authenticator(
             config.auth,
             config.users_file,
