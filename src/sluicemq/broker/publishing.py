@@ -115,7 +115,7 @@ class Publisher:
 
     def expect_space(self, *messages: Message) -> None:
         """Raise LowDiskSpace if a message is persistent and disk space is low, or for any message
-        if the journal has waited for space too long to assign it a sequence number.
+        if a write of the journal takes too long to assign more sequence numbers.
 
         TRANSIENT messages are in memory as well.
         """

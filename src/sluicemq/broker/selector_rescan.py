@@ -125,7 +125,7 @@ class SelectorRescan:
         self._subscription.all_ready.pin(delivery)
         self._deferred[pending_queue, delivery] = None
         if len(self._deferred) > self._deferred_limit:
-            # other consumers have taken the others; a requeued one is kept back again
+            # drop those that other consumers have taken; a requeued one is kept back again
             self._deferred = {entry: None for entry in self._deferred if entry[1].state == READY}
             self._deferred_limit = 2 * len(self._deferred) + MIN_DEFERRED
         return True

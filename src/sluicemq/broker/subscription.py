@@ -384,7 +384,7 @@ def expire_all(deliveries: list[Delivery]) -> Iterator[None]:
         if (
             (delivery.state == READY or delivery.state == SCHEDULED)
             and not subscription.closed
-            # dispatch has found it expired, and the dead-letter queue is full
+            # otherwise it has expired already, and waits for capacity in the dead-letter queue
             and delivery.sequence not in subscription.refused
         ):
             expire(delivery)
