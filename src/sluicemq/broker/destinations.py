@@ -175,8 +175,7 @@ class Destinations:
             )
             if queue.settings != settings:
                 queue.provenance = queue.provenance._replace(explicit=frozenset(), as_written=())
-                queue.apply(settings)
-                queue.unpark_later()
+                self.apply(queue, settings)
                 if queue.number:
                     self.journal_settings(queue)
         return queue
@@ -253,13 +252,18 @@ class Destinations:
             self._count(destination, 1)
         destination.automatic = False
         destination.provenance = provenance
+        self.apply(destination, settings)
+        self.journal_settings(destination)
+        return destination
+
+    def apply(self, destination: Destination, settings: DestinationSettings) -> None:
+        """Apply new settings to a destination, its consumers and its parked messages."""
+        previous_limit = destination.settings.active_consumers
         destination.apply(settings)
-        if settings.active_consumers != previous_settings.active_consumers:
+        if settings.active_consumers != previous_limit:
             for subscription in destination.all_subscriptions:
                 activate_consumers(subscription)
         destination.unpark_later()
-        self.journal_settings(destination)
-        return destination
 
     def set_paused(self, destination: Destination, paused: bool) -> None:
         """Pause delivery, also after a restart, or resume it. Messages are still accepted."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.broker import EngineSettings, Subscription
+from sluicemq.broker import Destination, EngineSettings, Subscription, Window
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import DestinationPrivate
 from sluicemq.model.message import Message
@@ -17,6 +17,7 @@ from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.packets import PacketType, Status, W
 from sluicemq.protocols.jmq.wire import Packet
 from tests.protocols.jmq.harness import CountingDict, DiskHarness, Harness, Peer, status
+from tests.support.broker import Reader
 from tests.support.sessions import RecordedAccess
 
 H = PacketType
@@ -752,6 +753,24 @@ def test_failover_queue_serves_its_first_consumer(harness: Harness) -> None:
     assert {message.consumer_id for message in peer.delivered()} == {first}
     peer.close_consumer(first)
     assert {message.consumer_id for message in peer.delivered()} == {second}
+
+
+def test_failover_queue_also_serves_one_of_consumers_that_waited_for_it(harness: Harness) -> None:
+    readers = [Reader(harness.broker) for _ in range(2)]
+
+    def attach(queue: Destination) -> None:
+        for reader in readers:
+            reader.consumer = harness.broker.attach(queue.queue, reader, Window(1, True))
+
+    harness.broker.destinations.await_creation("q", attach)
+    peer = harness.connect()
+    create(peer, 0x401)
+    peer.consume("q", peer.create_session())
+    assert [consumer.active for consumer in harness.queue("q").queue.consumers] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_round_robin_queue_serves_all_whatever_default_is() -> None:

@@ -232,7 +232,9 @@ def _create(connection: JmqConnection, address: Address, bits: int) -> None:
     except DestinationNotFound as error:
         raise RejectedRequest(Status.FORBIDDEN, str(error)) from None
     if existing is None:
-        destination.apply(_with_flavour(destination.settings, address, bits))
+        settings = _with_flavour(destination.settings, address, bits)
+        # clients of other protocols may have waited for the queue and be attached
+        connection.broker.destinations.apply(destination, settings)
 
 
 def destroy_destination(connection: JmqConnection, packet: Packet) -> None:
