@@ -448,11 +448,11 @@ class Publisher(Generic[Request]):
         batch = self.accepted
         if batch:
             self.accepted = []
-            self._when_durable(self._confirm, batch)
+            self.when_durable(self._confirm, batch)
 
     def confirm_parked(self, request: Request) -> None:
         """Confirm a message that was parked, once it is durable."""
-        self._when_durable(self._confirm, [request])
+        self.when_durable(self._confirm, [request])
 
     def count_received(self, size: int) -> None:
         """Count `size` bytes of input, so that reading pauses while too many are not durable."""
@@ -461,12 +461,13 @@ class Publisher(Generic[Request]):
             counted, self._uncounted = self._uncounted, 0
             if self.last_sync > self._broker.journal.durable:
                 self._channel.unconfirmed += counted
-                self._when_durable(self._count_durable, counted)
+                self.when_durable(self._count_durable, counted)
                 self._channel.update_reading()
 
-    def _when_durable(self, callback: Callable[..., object], argument: object) -> None:
-        """Call `callback` once all that is published so far is durable."""
-        call = partial(self._channel.transport.call, callback, argument)
+    def when_durable(self, callback: Callable[..., object], *arguments: object) -> None:
+        """Call `callback` once all that is published so far is durable. An error in it ends only
+        this connection."""
+        call = partial(self._channel.transport.call, callback, *arguments)
         self._broker.when_durable(self.last_sync, call)
 
     def _count_durable(self, size: int) -> None:

@@ -448,9 +448,7 @@ class PhpmqSession:
 
     def _answer_probe(self, queue: bytes) -> None:
         """Dispatch the message of a probe once all sends before it are durable."""
-        self._broker.when_durable(
-            self._publisher.last_sync, partial(self._transport.call, self._return_probe, queue)
-        )
+        self._publisher.when_durable(self._return_probe, queue)
 
     def _return_probe(self, queue: bytes) -> None:
         """Dispatch the message of a probe.
@@ -541,9 +539,7 @@ class PhpmqSession:
 
     def _close_when_durable(self, reason: str = "") -> None:
         """Close once the sends are durable: clients take an orderly close for the confirmation."""
-        self._broker.when_durable(
-            self._publisher.last_sync, partial(self._transport.call, self._close, reason)
-        )
+        self._publisher.when_durable(self._close, reason)
 
     def _close(self, reason: str, *, lost: bool = False) -> None:
         """Close the connection. `lost`: there may be sends that are not read."""

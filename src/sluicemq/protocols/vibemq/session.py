@@ -497,10 +497,7 @@ class VibemqSession:
         `last_frame`."""
         self._channel.end()
         self._end_subscriptions()
-        last = self._connection.publisher.last_sync
-        self._connection.broker.when_durable(
-            last, partial(self._channel.transport.call, self._close, reason, last_frame)
-        )
+        self._connection.publisher.when_durable(self._close, reason, last_frame)
 
     def _end_subscriptions(self) -> None:
         self._subscriptions.end()
