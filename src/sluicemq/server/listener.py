@@ -199,10 +199,9 @@ class ConnectionRegistry:
     def _end_faulty(self) -> None:
         faults, self._faults = self._faults, {}
         for connection in self:
-            for consumer in connection.consumers():
-                if consumer in faults:
-                    connection.fault(faults.pop(consumer))
-                    break
+            errors = [faults.pop(item) for item in connection.consumers() if item in faults]
+            if errors:
+                connection.fault(errors[0])
         for error in faults.values():
             log.error("internal error of a closed connection", exc_info=error)
 
