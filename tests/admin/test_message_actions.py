@@ -453,6 +453,31 @@ async def test_other_clients_are_served_during_a_large_move(api_fixture: ApiFixt
     assert iterations > 5
 
 
+@pytest.mark.parametrize("action", ["delete", "redeliver"])
+@in_event_loop
+async def test_unacked_message_of_a_queue_requires_manage(
+    api_fixture: ApiFixture, action: str
+) -> None:
+    broker = api_fixture.broker
+    jobs = queue(broker)
+    [number] = send(jobs, "a", broker=broker)
+    api_fixture.add("root", superuser=True)
+    api_fixture.add("consumer", "q: consume browse")
+    api_fixture.add("manager", "q: consume manage")
+    consuming_client, managing_client = api_fixture.http_client(), api_fixture.http_client()
+    await consuming_client.login("consumer")
+    await managing_client.login("manager")
+    reader = read(broker, jobs)
+    done = await apply_action(consuming_client, action=action, ids=ids([number]))
+    assert done["failed"] == [{"id": str(number), "reason": "forbidden"}]
+    assert "manage q" in api_fixture.audit_lines()[-2]
+    assert unacked_numbers(reader.consumer) == [number]
+    broker.revoke(reader.consumer.window)
+    broker.suspend(reader.consumer)
+    assert (await apply_action(managing_client, action=action, ids=ids([number])))["processed"] == 1
+    assert unacked_numbers(reader.consumer) == []
+
+
 @pytest.mark.parametrize("action", ["delete", "move", "redeliver"])
 @in_event_loop
 async def test_action_on_scheduled_messages_ends_with_their_subscription(

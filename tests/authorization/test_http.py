@@ -545,6 +545,21 @@ def _redeliver(cell: HttpCell) -> None:
     cell.request("POST", owners_path(cell, f"{DESTINATION}/messages/actions"), body)
 
 
+def _of_unacked_message(action: str) -> None:
+    """Add a row for an action on a message that a consumer of the owner has not acknowledged."""
+
+    @row(f"POST {DESTINATION}/messages/actions", f"{action} unacked", PERMITTED, changes=True)
+    def issue(cell: HttpCell) -> None:
+        broker = cell.fixture.broker
+        message = publish(broker, broker.destinations[Address(Kind.QUEUE, CONSUMED)])
+        broker.flush()
+        body = {"action": action, "ids": [str(message.sequence)]}
+        cell.request("POST", f"{API}/destinations/queue/{CONSUMED}/messages/actions", body)
+
+
+for _name in ("delete", "redeliver"):
+    _of_unacked_message(_name)
+
 # batches
 
 add(f"GET {API}/batches", "", SUPERUSER_ONLY)

@@ -60,6 +60,7 @@ from sluicemq.model.access import Operation
 from sluicemq.model.dead_letters import DeadLetterOrigin, origin_of
 from sluicemq.model.destination import Address, CreatedBy, encode_name
 from sluicemq.model.errors import (
+    AccessDenied,
     ActionRefused,
     DestinationNotFound,
     JournalDamaged,
@@ -314,8 +315,10 @@ class ActionService(Service):
         operations = self._broker.operations
         if target is None:
             handlers: dict[Action, MessageHandler] = {
-                "delete": lambda delivery: operations.delete(delivery.subscription, [delivery]),
-                "redeliver": operations.redeliver,
+                "delete": lambda delivery: operations.delete(
+                    delivery.subscription, [_manageable(call, delivery)]
+                ),
+                "redeliver": lambda delivery: operations.redeliver(_manageable(call, delivery)),
                 "redrive": lambda delivery: self._redrive(call, delivery),
             }
             return handlers[action]
@@ -334,9 +337,7 @@ class ActionService(Service):
         if origin is None:
             raise ActionRefused("no-origin", "the message has no origin")
         name = origin.address.name
-        if not call.identity.may(Operation.PRODUCE, name):
-            call.log_denied(f"{Operation.PRODUCE} {name}")
-            raise ActionRefused("forbidden", f"no permission to produce to {name}")
+        call.demand(Operation.PRODUCE, name)
         is_new = origin.address not in self._broker.destinations
         if is_new and len(encode_name(name)) > self._context.limits.name:
             # a client may have published the properties of a dead letter
@@ -420,12 +421,22 @@ class ActionService(Service):
         return None
 
 
+def _manageable(call: Call, delivery: Delivery) -> Delivery:
+    """Return the delivery. Raises AccessDenied if it is unacked at a consumer of a queue, which may
+    be another user's, and the caller may not manage the queue."""
+    if delivery.unacked and not delivery.subscription.name:
+        call.demand(Operation.MANAGE, delivery.subscription.destination.name)
+    return delivery
+
+
 def _handle_message(run: MessageActionRun, delivery: Delivery, handle: MessageHandler) -> None:
     id = id_of(delivery)
     try:
         handle(delivery)
     except ActionRefused as error:
         run.fail(id, error.reason)
+    except AccessDenied:
+        run.fail(id, "forbidden")
     except (ApiError, DestinationNotFound, LimitExceeded):
         run.fail(id, "target-refused")
     except (JournalDamaged, RecordNotFound):

@@ -48,7 +48,10 @@ function tools(destination, message, listHref) {
     if (await action(destination, messages, selection)) go(listHref);
   };
   const move = (target, ...rest) => transferMessages(target, "move", ...rest);
-  const unackedReason = message.state === "unacked" ? "a consumer has it unacked" : "";
+  const isUnacked = message.state === "unacked";
+  const unackedReason = isUnacked ? "a consumer has it unacked" : "";
+  const needsManage = isUnacked && !message.subscription;
+  const endReason = consume || (needsManage && session.denialReason("manage", destination.name));
   return [
     message.dead_letter &&
       button("Redrive…", thenLeave(redriveMessages), { disabledReason: consume || unackedReason, tone: "primary" }),
@@ -57,8 +60,8 @@ function tools(destination, message, listHref) {
       disabledReason: session.denialReason("browse", destination.name),
     }),
     message.state !== "ready" &&
-      button("Redeliver…", thenLeave(redeliverMessages), { disabledReason: consume }),
-    button("Delete…", thenLeave(deleteMessages), { disabledReason: consume, tone: "danger" }),
+      button("Redeliver…", thenLeave(redeliverMessages), { disabledReason: endReason }),
+    button("Delete…", thenLeave(deleteMessages), { disabledReason: endReason, tone: "danger" }),
   ];
 }
 

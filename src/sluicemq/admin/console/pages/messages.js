@@ -268,8 +268,10 @@ class Messages {
     const unackedReason = this.state === "unacked" && !this.selected.size && "select messages first";
     const consumeReason = session.denialReason("consume", this.destination.name);
     const browseReason = session.denialReason("browse", this.destination.name);
-    const deleteReason =
-      this.selected.size || this.selector ? consumeReason : session.denialReason("manage", this.destination.name);
+    const manageReason = session.denialReason("manage", this.destination.name);
+    const needsManage = this.state === "unacked" && !this.subscription;
+    const endReason = consumeReason || (needsManage && manageReason);
+    const deleteReason = this.selected.size || this.selector ? endReason : manageReason;
     const hasDeadLetters = this.items.some((item) => item.dead_letter);
     const state = JSON.stringify([
       this.state,
@@ -294,7 +296,7 @@ class Messages {
       hasDeadLetters && tool("Redrive", redriveMessages, consumeReason),
       tool("Move", (destination, ...rest) => transferMessages(destination, "move", ...rest), consumeReason),
       tool("Copy", (destination, ...rest) => transferMessages(destination, "copy", ...rest), browseReason),
-      this.state !== "ready" && tool("Redeliver", redeliverMessages, consumeReason),
+      this.state !== "ready" && tool("Redeliver", redeliverMessages, endReason),
       tool("Delete", deleteMessages, deleteReason, "danger"),
     ]);
   }
