@@ -14,10 +14,11 @@ from urllib.parse import quote
 import pytest
 
 from sluicemq.admin import messages
-from sluicemq.admin.messages import MAX_DOWNLOADS, MAX_VIEWS, PREVIEWED_BYTES, view_of_body
+from sluicemq.admin.messages import MAX_BODIES, PREVIEWED_BYTES, view_of_body
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.management.messages import GET_MESSAGE_BODY
+from sluicemq.management.messages import GET_MESSAGE, GET_MESSAGE_BODY
+from sluicemq.management.operation import ApiOperation
 from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged
@@ -351,7 +352,7 @@ def test_user_who_reads_slowly_downloads_few_bodies_at_a_time(start: Start) -> N
         [item] = client.get(path).json()["items"]
         request = f"GET /api/v1{path}/{item['id']}/body HTTP/1.1\r\nHost: localhost\r\n\r\n"
         sockets = []
-        for _ in range(MAX_DOWNLOADS + 2):
+        for _ in range(MAX_BODIES + 2):
             sockets.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), 30)))
             sockets[-1].sendall(request.encode())
 
@@ -359,13 +360,13 @@ def test_user_who_reads_slowly_downloads_few_bodies_at_a_time(start: Start) -> N
             connections = client.get("/connections").json()["items"]
             return sum(65_536 < connection["sent_bytes"] < len(body) for connection in connections)
 
-        wait_until(lambda: downloads() == MAX_DOWNLOADS)
+        wait_until(lambda: downloads() == MAX_BODIES)
         sockets.pop(0).close()
         with sockets.pop(0) as reader:
             received = 0
             while received < len(body):
                 received += len(reader.recv(1 << 20))
-        wait_until(lambda: downloads() == MAX_DOWNLOADS)
+        wait_until(lambda: downloads() == MAX_BODIES)
 
 
 @in_event_loop
@@ -397,21 +398,24 @@ async def test_messages_are_read_when_they_can_be_decoded(
     ]
     for _ in range(20):
         await asyncio.sleep(0)
-    assert len(read_numbers) == MAX_VIEWS
+    assert len(read_numbers) == MAX_BODIES
     may_continue.set()
     responses = await asyncio.gather(*requests)
     assert [response.json()["body"]["value"] for response in responses] == [*"abcdefgh"]
 
 
+@pytest.mark.parametrize("operation", [GET_MESSAGE, GET_MESSAGE_BODY])
 @in_event_loop
-async def test_waiting_download_ends_with_its_connection(api_fixture: ApiFixture) -> None:
+async def test_waiting_request_for_a_body_ends_with_its_connection(
+    api_fixture: ApiFixture, operation: ApiOperation[Any, Any]
+) -> None:
     [number] = send(queue(api_fixture.broker), "x", broker=api_fixture.broker)
-    path = f"{MESSAGES_PATH}/{number}/body"
-    [endpoint] = (entry for entry in api_fixture.endpoints if entry.operation is GET_MESSAGE_BODY)
+    path = operation.path.format(kind="queue", name="q", id=number)
+    [endpoint] = (entry for entry in api_fixture.endpoints if entry.operation is operation)
     service: Any = endpoint.handler
-    downloads = service.__self__._downloads["(local)"]
-    for _ in range(MAX_DOWNLOADS):
-        await downloads.acquire()
+    bodies_in_memory = service.__self__._bodies[operation.operation_id, "(local)"]
+    for _ in range(MAX_BODIES):
+        await bodies_in_memory.acquire()
     closed_client, http_client = (api_fixture.http_client(local=True) for _ in range(2))
     requests = [
         asyncio.create_task(client.request("GET", path)) for client in (closed_client, http_client)
@@ -421,8 +425,13 @@ async def test_waiting_download_ends_with_its_connection(api_fixture: ApiFixture
     response = await asyncio.wait_for(requests[0], 1)
     assert (response.status, response.code) == (503, "stopping")
     assert not requests[1].done()
-    downloads.release()
-    assert (await requests[1]).body == b"x"
+    # other users have a limit of their own
+    api_fixture.add("anna", "q: browse")
+    other_client = api_fixture.http_client()
+    await other_client.login("anna")
+    assert (await asyncio.wait_for(other_client.request("GET", path), 1)).status == 200
+    bodies_in_memory.release()
+    assert b"x" in (await requests[1]).body
 
 
 @in_event_loop

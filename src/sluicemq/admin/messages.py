@@ -237,10 +237,9 @@ PREVIEW_BYTES: Final = 4096
 PREVIEWED_BYTES: Final = 256 * 1024
 """Maximum size of a compressed body that a list decompresses, because that delays other clients."""
 
-MAX_DOWNLOADS: Final = 4
-"""Bodies sent to a user at a time by a listener: each is in memory until the client has read it."""
-MAX_VIEWS: Final = 4
-"""Messages that a listener decodes at a time for their view: each is in memory meanwhile."""
+MAX_BODIES: Final = 4
+"""Bodies of a user that a listener has in memory at a time: as many to be decoded for views of
+messages as to be downloaded, which are there until the client has read them."""
 CHUNK_BYTES: Final = 256 * 1024
 """Bytes of a body that are sent at a time."""
 
@@ -253,11 +252,10 @@ class MessageService(Service):
 
     def __init__(self, context: ApiContext) -> None:
         super().__init__(context)
-        self._downloads: defaultdict[str, asyncio.Semaphore] = defaultdict(
-            lambda: asyncio.Semaphore(MAX_DOWNLOADS)
+        self._bodies: defaultdict[tuple[str, str], asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(MAX_BODIES)
         )
-        """Bodies that may be sent to a user, by its name."""
-        self._views = asyncio.Semaphore(MAX_VIEWS)
+        """Bodies that may be in memory, by operation and user."""
 
     @handles(LIST_MESSAGES)
     async def index(self, call: Call, query: MessageQuery) -> MessagePage:
@@ -339,7 +337,8 @@ class MessageService(Service):
     @handles(GET_MESSAGE)
     async def show(self, call: Call, parameters: MessageLookup) -> MessageView:
         """GET …/messages/{id}"""
-        async with self._views:
+        async with AsyncExitStack() as stack:
+            await self._wait_for_memory(call, stack)
             delivery, message = self._find_message(call, parameters)
             fields = msgspec.structs.asdict(
                 message_item(self._broker, delivery, message, state_of(delivery), None)
@@ -353,10 +352,9 @@ class MessageService(Service):
 
     @handles(GET_MESSAGE_BODY)
     async def body(self, call: Call, parameters: MessagePath) -> Response:
-        """GET …/messages/{id}/body: to be kept, never to be shown by a browser. Waits for the end
-        of another download of the user if there are MAX_DOWNLOADS."""
+        """GET …/messages/{id}/body: to be kept, never to be shown by a browser."""
         async with AsyncExitStack() as stack:
-            await self._begin_download(call, stack)
+            await self._wait_for_memory(call, stack)
             delivery, message = self._find_message(call, parameters)
             content = await asyncio.to_thread(raw_body, message)
             headers = {
@@ -368,18 +366,17 @@ class MessageService(Service):
             await anext(chunks)  # from here on, it closes the stack
         return StreamingResponse(chunks, 200, headers, "application/octet-stream")
 
-    async def _begin_download(self, call: Call, stack: AsyncExitStack) -> None:
-        """Wait until the user has fewer than MAX_DOWNLOADS; the end of `stack` ends the download.
-        Raises BrokerStopping if the connection is about to close: a client could wait with any
-        number of them."""
-        begin = asyncio.ensure_future(
-            stack.enter_async_context(self._downloads[call.identity.name])
-        )
+    async def _wait_for_memory(self, call: Call, stack: AsyncExitStack) -> None:
+        """Wait until the user has fewer than MAX_BODIES in memory for this operation; the end of
+        `stack` releases one. Raises BrokerStopping if the connection is about to close: a client
+        could wait with any number of them."""
+        bodies = self._bodies[call.endpoint.operation.operation_id, call.identity.name]
+        begin = asyncio.ensure_future(stack.enter_async_context(bodies))
         closing = asyncio.ensure_future(call.caller.closing.wait())
         try:
             await asyncio.wait((begin, closing), return_when=asyncio.FIRST_COMPLETED)
             if not begin.done():
-                raise BrokerStopping("the connection is closing; request the body on another one")
+                raise BrokerStopping("the connection is closing; send the request on another one")
         finally:
             begin.cancel()
             closing.cancel()
