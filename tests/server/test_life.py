@@ -21,9 +21,15 @@ from structlog.testing import capture_logs
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.model.errors import ClientError, ConnectionLost, JournalDamaged, RequestTimeout
+from sluicemq.model.errors import (
+    ClientError,
+    ConfigurationError,
+    ConnectionLost,
+    JournalDamaged,
+    RequestTimeout,
+)
 from sluicemq.protocols.phpmq.wire import encode_send
-from sluicemq.server.config import BrokerSettings
+from sluicemq.server.config import BrokerSettings, Config
 from sluicemq.server.run import Server, run_repeatedly
 from tests.server.conftest import Start
 from tests.support.polling import wait_until
@@ -227,3 +233,14 @@ def test_error_of_engine_after_sync_stops_broker(error: Exception, exit_code: in
     assert server.stop_requested.is_set()
     assert [entry["log_level"] for entry in entries] == ["error"]
     server._batch.halt.assert_called_once_with()
+
+
+def test_data_directory_that_cannot_be_created_is_a_configuration_error(tmp_path: Path) -> None:
+    """Only the attempt shows it for some file systems, such as /proc."""
+    file = tmp_path / "file"
+    file.touch()
+    loaded: Any = SimpleNamespace(
+        config=Config(broker=BrokerSettings(data_dir=file / "data")), origins={}
+    )
+    with pytest.raises(ConfigurationError, match=r"broker\.data_dir: .*--data-dir"):
+        asyncio.run(Server(loaded).run())

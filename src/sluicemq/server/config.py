@@ -130,7 +130,11 @@ class BrokerSettings(EngineOptions, frozen=True, kw_only=True):
     ] = 5
     shutdown_timeout: Annotated[
         float,
-        about("Time for connections to finish when the broker stops.", Unit.SECONDS, le=3600),
+        about(
+            "Time for connections to finish when the broker stops; 0 = they are closed at once.",
+            Unit.SECONDS,
+            le=3600,
+        ),
     ] = 10.0
 
 

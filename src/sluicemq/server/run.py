@@ -32,7 +32,7 @@ from sluicemq.journal.space import SpaceLevel
 from sluicemq.management.broker import BrokerState
 from sluicemq.model.destination import CreatedBy, Provenance, differing
 from sluicemq.model.engine_options import EngineOptions
-from sluicemq.model.errors import JournalError, SluiceError
+from sluicemq.model.errors import ConfigurationError, JournalError, SluiceError
 from sluicemq.model.histogram import Histogram
 from sluicemq.protocols.jmq.destinations import Metrics
 from sluicemq.protocols.offload import MAX_RUNNING_JOBS, Offload
@@ -142,7 +142,14 @@ class Server:
     async def run(self) -> int:
         """Start, serve until `stop_requested` is set, shut down, and return the exit code."""
         self._loop = loop = asyncio.get_running_loop()
-        self.config.broker.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        data_dir = self.config.broker.data_dir
+        try:
+            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"broker.data_dir: {data_dir} cannot be created: {error.strerror}; choose another "
+                "data directory (--data-dir)"
+            ) from None
         journal = self._open_journal(loop)
         try:
             await self._serve(loop, journal)
