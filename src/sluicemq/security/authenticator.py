@@ -66,6 +66,7 @@ from sluicemq.security.passwords import (
     verify,
 )
 from sluicemq.security.records import (
+    NO_DATABASE,
     Change,
     Database,
     UserSnapshot,
@@ -155,7 +156,7 @@ class Authenticator:
             database = self._store.read()
         except ConfigurationError as error:
             damage = str(error)
-        if database is not before and before.users and not self._store.exists:
+        if database is NO_DATABASE and before.users:
             damage = f"{self._store.path} is gone"
         if damage and damage != self._damage:
             log.error("the users stay as they were", error=damage)

@@ -18,7 +18,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, filterfalse
 from pathlib import Path
 from typing import Final, TypeVar
@@ -512,51 +512,58 @@ LOCK_SECONDS: Final = 10.0
 """Seconds to wait for the lock of the file; a change takes milliseconds."""
 
 
+NO_DATABASE: Final = Database()
+"""Database without a file."""
+
+
 @dataclass(slots=True, eq=False)
 class UserStore:
-    """User database of one broker. One thread calls `read`; any thread may call `change`."""
+    """User database of one broker. Thread-safe."""
 
     path: Path
-    _stamp: tuple[int, ...] | None = None
-    _database: Database = field(default_factory=Database)
-    _damage: str = ""
-    """Text of the error for the file with that stamp; "" if it is not damaged."""
+    _state: tuple[tuple[int, ...], Database, str] = ((), NO_DATABASE, "")
+    """Stamp of the file that was last read or written, () if there was none; its content; the text
+    of the error if it is damaged. Replaced as a whole, because any thread may do so."""
 
     def read(self) -> Database:
         """Return the current database; the same object as long as the file is unchanged.
 
-        Without a file there are no users. Raises ConfigurationError if the file is damaged, which
-        is checked once, or if it cannot be read, which the next call tries again.
+        Without a file it is NO_DATABASE. Raises ConfigurationError if the file is damaged, which is
+        checked once, or if it cannot be read, which the next call tries again.
         """
         try:
-            status = os.stat(self.path)
-            stamp = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+            stamp = self._stamp()
         except (FileNotFoundError, NotADirectoryError):
-            stamp = None
+            stamp = ()
         except OSError as error:
             reason = f"the file cannot be read: {error.strerror}"
             raise ConfigurationError(f"{self.path}: {reason}") from None
-        if stamp != self._stamp:
-            content, damage = encode(Database()), ""
-            if stamp is not None and status.st_size > MAX_FILE:
-                damage = f"{self.path}: the file is larger than {MAX_FILE} bytes"
-            elif stamp is not None:
-                content = read_bounded(self.path, MAX_FILE)
+        known_stamp, database, damage = self._state
+        if stamp != known_stamp:
+            database, damage = self._read(stamp)
             # a file that has replaced the one with the stamp meanwhile is read once more
-            self._stamp, self._damage = stamp, damage
-            try:
-                if not damage:
-                    self._database = decode(content, str(self.path))
-            except ConfigurationError as error:
-                self._damage = str(error)
-        if self._damage:
-            raise ConfigurationError(self._damage)
-        return self._database
+            self._state = stamp, database, damage
+        if damage:
+            raise ConfigurationError(damage)
+        return database
 
-    @property
-    def exists(self) -> bool:
-        """Return whether the file existed at the last `read`."""
-        return self._stamp is not None
+    def _read(self, stamp: tuple[int, ...]) -> tuple[Database, str]:
+        """Return the content of the file, and the text of the error if it is damaged. Raises
+        ConfigurationError if it cannot be read."""
+        if not stamp:
+            return NO_DATABASE, ""
+        if stamp[1] > MAX_FILE:
+            return NO_DATABASE, f"{self.path}: the file is larger than {MAX_FILE} bytes"
+        content = read_bounded(self.path, MAX_FILE)
+        try:
+            return decode(content, str(self.path)), ""
+        except ConfigurationError as error:
+            return NO_DATABASE, str(error)
+
+    def _stamp(self) -> tuple[int, ...]:
+        """Return inode, size and times of the file. Raises OSError."""
+        status = os.stat(self.path)
+        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
     def change(self, change: Change, by: str) -> Database:
         """Apply a change and write it to disk. `by` is the author for the audit log.
@@ -569,8 +576,7 @@ class UserStore:
         )
         lock = self.path.with_name(self.path.name + ".lock")
         with lock_file(lock, mode=0o600, seconds=LOCK_SECONDS, busy=busy):
-            # a store of its own, because another thread calls `read`
-            before = UserStore(self.path).read()
+            before = self.read()
             after = change(before)
             if after is before:
                 return before
@@ -582,4 +588,8 @@ class UserStore:
                     "permissions or tokens that are not needed any more"
                 )
             write_atomically(self.path, content, mode=0o600)
+            stamp = self._stamp()
+            # a program that ignores the lock may have replaced the file before the stamp was read
+            if read_bounded(self.path, MAX_FILE) == content:
+                self._state = stamp, after, ""
             return after
