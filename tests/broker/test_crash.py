@@ -23,7 +23,7 @@ from sluicemq.broker.recovery import recover
 from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.journal.format import UNIT_END, RecordType
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
-from sluicemq.model.errors import ConfigurationError, JournalDamaged
+from sluicemq.model.errors import ConfigurationError, JournalDamaged, JournalFailed
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from tests.broker.disk_broker import QUEUE, TOPIC, DiskBroker
 from tests.support.broker import TypeSelector
@@ -693,3 +693,20 @@ def test_durable_subscription_whose_names_are_not_utf8(disk: DiskBroker, sealed:
 def test_invalid_text_is_damage(text: Ext) -> None:
     with pytest.raises(JournalDamaged, match="text that cannot be read"):
         as_text(text)
+
+
+def test_error_inside_unit_ends_journal_and_unit_leaves_nothing(disk: DiskBroker) -> None:
+    queue = disk.queue()
+    disk.sync()
+    transactions = disk.broker.transactions
+    transaction = transactions.begin()
+    for properties in ({}, {"p": object()}):
+        message = Message(QUEUE, b"sent", durability=Durability.SYNC)
+        message.properties = properties  # the journal cannot encode an object
+        transactions.publish(transaction, queue, message)
+    with pytest.raises(TypeError):
+        transactions.commit(transaction)
+    with pytest.raises(JournalFailed, match="incomplete: TypeError"):
+        disk.send(queue, "of another client")
+    disk.crash()
+    assert list(disk.broker.destinations.queue("q").queue.browse()) == []

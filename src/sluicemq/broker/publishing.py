@@ -24,6 +24,7 @@ from sluicemq.model.errors import (
     BrokerError,
     BrokerStopping,
     DestinationPrivate,
+    JournalFailed,
     LimitExceeded,
     LowDiskSpace,
     MessageTooLarge,
@@ -220,18 +221,23 @@ class Publisher:
         journaled_messages = sum(1 for _, message in publications if message.durability)
         remaining = journaled_messages + len(completions) + (append_last is not None)
         sequence = 0
-        for destination, message in publications:
-            if message.durability:
+        try:
+            for destination, message in publications:
+                if message.durability:
+                    remaining -= 1
+                    self.accept(destination, message, last=remaining == 0, chosen=chosen)
+                    sequence = message.sequence
+                else:
+                    self.accept(destination, message, last=False, chosen=chosen)
+            for subscription, sequences in completions.items():
                 remaining -= 1
-                self.accept(destination, message, last=remaining == 0, chosen=chosen)
-                sequence = message.sequence
-            else:
-                self.accept(destination, message, last=False, chosen=chosen)
-        for subscription, sequences in completions.items():
-            remaining -= 1
-            sequence = journal_completion(subscription, cause, sequences, remaining == 0)
-        if append_last is not None:
-            sequence = append_last()
+                sequence = journal_completion(subscription, cause, sequences, remaining == 0)
+            if append_last is not None:
+                sequence = append_last()
+        except Exception as error:
+            # the next record of any client would complete the unit
+            self._journal.fail(JournalFailed(f"a unit of the journal is incomplete: {error!r}"))
+            raise
         self._make_unit_visible()
         for delivery in deliveries:
             end_unjournaled(delivery, cause)

@@ -278,6 +278,12 @@ class Journal(Protocol):
         are appended at its end.
         """
 
+    def fail(self, error: BaseException) -> None:
+        """Reject all further appends because of `error`, and write none that wait for a commit.
+
+        A broker calls this if an error leaves a unit incomplete.
+        """
+
     def space_state(self) -> SpaceReport:
         """Return the free space as last measured."""
         return SpaceReport(SpaceLevel.ENOUGH)
@@ -470,6 +476,9 @@ class MemoryJournal(Journal):
             for sequence in unclaimed:
                 if sequence not in self._retained:
                     self._delete_record(sequence)
+
+    def fail(self, error: BaseException) -> None:
+        self._closed = True
 
     def stats(self) -> JournalStats:
         return JournalStats(

@@ -175,7 +175,7 @@ class FileJournal(Appender):
         self._written_bytes = 0
 
         self._durable_file = DurableFile(directory, space)
-        self._writer = JournalWriter(notify, self._fail)
+        self._writer = JournalWriter(notify, self.fail)
         self._compactor = Compactor(
             directory,
             options,
@@ -185,7 +185,7 @@ class FileJournal(Appender):
             self._writer,
             space,
             self._relocate,
-            self._fail,
+            self.fail,
             on_warning,
         )
         self._open_file()
@@ -392,7 +392,7 @@ class FileJournal(Appender):
         if self._append_error and not self._closed:
             raise JournalFailed(self._append_error)
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         if self._append_error:
             return
         if isinstance(error, JournalError):
