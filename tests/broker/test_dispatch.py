@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.broker import Consumer, Delivery, Destination, Window
+from sluicemq.broker import Consumer, Delivery, Subscription, Window
 from sluicemq.model.errors import JournalFailed, SubscriptionInUse
 from tests.support.broker import BrokerFixture, Reader, TypeSelector
 
@@ -213,7 +213,7 @@ def test_paused_queue_accepts_and_delivers_later() -> None:
 
 
 class FailingReader(Reader):
-    """A consumer whose session cannot process its deliveries."""
+    """A consumer whose session can process neither its deliveries nor its detachment."""
 
     error: Exception = ValueError("a defect")
 
@@ -221,10 +221,15 @@ class FailingReader(Reader):
         super().deliver(consumer, deliveries)
         raise self.error
 
+    def detached(self, consumer: Consumer) -> None:
+        raise self.error
 
-def attach_failing(fixture: BrokerFixture, queue: Destination, credit: int) -> FailingReader:
+
+def attach_failing(
+    fixture: BrokerFixture, subscription: Subscription, credit: int
+) -> FailingReader:
     reader = FailingReader(fixture.broker)
-    reader.consumer = fixture.broker.attach(queue.queue, reader, Window(credit, True))
+    reader.consumer = fixture.broker.attach(subscription, reader, Window(credit, True))
     return reader
 
 
@@ -234,7 +239,7 @@ def test_session_that_cannot_process_its_deliveries_affects_no_other(credit: int
     faults: list[tuple[Consumer, Exception]] = []
     fixture.broker.on_fault(lambda consumer, error: faults.append((consumer, error)))
     queue = fixture.queue()
-    failing = attach_failing(fixture, queue, credit)
+    failing = attach_failing(fixture, queue.queue, credit)
     reader = fixture.read(queue)
     fixture.send(queue, "a", "b", "c")
     fixture.send(queue, "d")
@@ -244,10 +249,29 @@ def test_session_that_cannot_process_its_deliveries_affects_no_other(credit: int
     assert queue.queue.unacked == 4
 
 
+@pytest.mark.parametrize("deleted", ["queue", "subscription"])
+def test_session_that_cannot_process_a_deletion_affects_no_other(deleted: str) -> None:
+    fixture = BrokerFixture()
+    faults: list[tuple[Consumer, Exception]] = []
+    fixture.broker.on_fault(lambda consumer, error: faults.append((consumer, error)))
+    destination = fixture.queue() if deleted == "queue" else fixture.topic()
+    subscription = destination.queue
+    if destination.topic:
+        subscription = fixture.broker.subscribe(destination, "s", shared=True)
+    failing = attach_failing(fixture, subscription, 1)
+    reader = fixture.read(subscription)
+    if destination.topic:
+        fixture.broker.unsubscribe(subscription)
+    else:
+        fixture.broker.remove(destination, force=True)
+    assert faults == [(failing.consumer, FailingReader.error)]
+    assert reader.detachments == 1
+
+
 def test_error_of_journal_in_session_is_raised() -> None:
     fixture = BrokerFixture()
     fixture.broker.on_fault(lambda consumer, error: None)
     queue = fixture.queue()
-    attach_failing(fixture, queue, 100).error = JournalFailed("no space")
+    attach_failing(fixture, queue.queue, 100).error = JournalFailed("no space")
     with pytest.raises(JournalFailed):
         fixture.send(queue, "a")

@@ -42,6 +42,7 @@ from sluicemq.broker.subscription import (
     end,
     expire_all,
     mark_available,
+    notify_detached,
     remove_delivered,
     suspend,
 )
@@ -159,7 +160,7 @@ class Broker:
 
     def on_fault(self, callback: Callable[[Consumer, Exception], object]) -> None:
         """Set the function that ends the connection of a consumer whose sink has raised an error,
-        later. Without it the error is raised by the call that delivers.
+        later. Without it the error is raised by the call that delivers or deletes.
         """
         self.core.on_fault = callback
 
@@ -203,8 +204,7 @@ class Broker:
         if destination.owner is not None:
             # still temporary, but a reference to it must not keep the session in memory
             destination.owner = _NO_OWNER
-        for consumer in orphans:
-            consumer.sink.detached(consumer)
+        notify_detached(orphans)
 
     def _close(self, subscription: Subscription) -> list[Consumer]:
         """Close a subscription, discard its messages, and return its detached consumers."""
@@ -382,8 +382,7 @@ class Broker:
             del self.durable_subscriptions[subscription.number]
             self.destinations.journal_subscription(subscription, False)
         topic.restart_idle_time()
-        for consumer in orphans:
-            consumer.sink.detached(consumer)
+        notify_detached(orphans)
 
     def form_group(self, topic: Destination) -> None:
         """Keep the retained messages of a topic for members of its group, also after a restart."""

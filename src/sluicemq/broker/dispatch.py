@@ -19,15 +19,15 @@ from sluicemq.broker.subscription import (
     drop_overflow,
     expire,
     expire_uncounted,
+    handle_fault,
     journal_completion,
     mark_window_available,
     note_release,
     remove_drained_consumer,
     requeue_in_place,
-    suspend,
 )
 from sluicemq.journal.format import Cause, RecordType
-from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
+from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.model.message import Message
 
 ITERATION_DELIVERIES: Final = 1000
@@ -252,22 +252,14 @@ def _deliver_directly(consumer: Consumer, delivery: Delivery) -> None:
 
 
 def _pass_on(consumer: Consumer, deliveries: list[Delivery]) -> None:
-    """Pass deliveries just dispatched to a consumer to its sink, and record them.
-
-    An error of the sink is one of the consumer's session: it gets no more deliveries, and the owner
-    of the engine ends its connection.
-    """
+    """Pass deliveries just dispatched to a consumer to its sink, and record them."""
     subscription = consumer.subscription
     consumer.delivered += len(deliveries)
     record_deliveries(subscription, deliveries)
     try:
         consumer.sink.deliver(consumer, deliveries)
     except Exception as error:
-        on_fault = subscription.core.on_fault
-        if on_fault is None or isinstance(error, JournalError):
-            raise
-        suspend(consumer)
-        on_fault(consumer, error)
+        handle_fault(consumer, error)
 
 
 def deliver_one(consumer: Consumer) -> bool:

@@ -31,6 +31,7 @@ from sluicemq.broker.pending.entry import (
 from sluicemq.broker.state import Consumer, Core, Delivery, Subscription, Window
 from sluicemq.journal.format import Cause
 from sluicemq.model.destination import Overflow
+from sluicemq.model.errors import JournalError
 
 RETRY_EXAMINED: Final = 4096
 """Number of refused deliveries examined in one pass for capacity in the dead-letter queue."""
@@ -205,6 +206,28 @@ def suspend(consumer: Consumer) -> None:
     """Deliver nothing to the consumer until it is resumed."""
     consumer.suspended = True
     consumer.pending_queue.available_consumers.pop(consumer, None)
+
+
+def handle_fault(consumer: Consumer, error: Exception) -> None:
+    """Handle an error that the sink of a consumer has raised, which is one of its session: it gets
+    no more deliveries, and the owner of the engine ends its connection.
+
+    Raises the error if it is one of the journal, or if the owner has set no `on_fault`.
+    """
+    on_fault = consumer.subscription.core.on_fault
+    if on_fault is None or isinstance(error, JournalError):
+        raise error
+    suspend(consumer)
+    on_fault(consumer, error)
+
+
+def notify_detached(consumers: Iterable[Consumer]) -> None:
+    """Notify the sinks of consumers whose destination or subscription was deleted."""
+    for consumer in consumers:
+        try:
+            consumer.sink.detached(consumer)
+        except Exception as error:
+            handle_fault(consumer, error)
 
 
 def mark_window_available(window: Window) -> None:
