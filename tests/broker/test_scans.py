@@ -215,6 +215,29 @@ def test_messages_of_deleted_queue_are_dropped_in_slices(limit: int) -> None:
     assert (successor.waiting, broker.journal.stats().live, broker.memory) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("retry_delay", [0, 1000])
+def test_redelivery_of_deleted_queue_that_is_still_to_be_dropped_is_not_found(
+    retry_delay: int,
+) -> None:
+    fixture = BrokerFixture()
+    fixture.broker = broker = Broker(fixture.journal, fixture.clock, start_deadline=lambda: is_up)
+    queue = fixture.queue(retry_delay=retry_delay)
+    [sequence] = fixture.send(queue, "a")
+    reader = fixture.read(queue)
+    broker.release(reader.consumer, timed_out=True)
+    broker.remove(queue, force=True)
+    assert queue.queue.waiting == 1
+    assert not broker.acknowledge_any(queue.queue, sequence)
+    broker.flush()
+    broker.flush()
+    assert (queue.queue.waiting, queue.statistics.acknowledged) == (0, 0)
+
+
+def is_up() -> bool:
+    """The deadline of scans that never have time."""
+    return True
+
+
 def test_purge_includes_unacked_messages_that_are_delayed_meanwhile() -> None:
     fixture = ScanFixture(11)  # expires after the first slice of unacked messages
     broker = fixture.broker
