@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
+from contextlib import suppress
 from itertools import count
 
 import pytest
@@ -427,6 +428,31 @@ def test_producer_deletes_its_oldest_destination(monkeypatch: pytest.MonkeyPatch
         assert deletions == ids[:2]
 
     run_scenario(scenario)
+
+
+@pytest.mark.parametrize("iterations", range(4))
+@pytest.mark.parametrize("transacted", [False, True])
+def test_cancelled_session_is_deleted_on_broker(iterations: int, transacted: bool) -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
+        creating = asyncio.create_task(client.session(transacted=transacted))
+        await broker.wait_for_packet(PacketType.CREATE_SESSION)
+        for _ in range(iterations):
+            await asyncio.sleep(0)
+        creating.cancel()
+        with suppress(asyncio.CancelledError):
+            await creating
+
+    broker = run_scenario(scenario)
+    assert len(broker.all(PacketType.DESTROY_SESSION)) == 1
+
+
+def test_refused_transaction_deletes_its_session_on_broker() -> None:
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
+        with pytest.raises(StatusError):
+            await client.session(transacted=True)
+
+    broker = run_scenario(scenario, refusing(PacketType.START_TRANSACTION, Status.ERROR))
+    assert len(broker.all(PacketType.DESTROY_SESSION)) == 1
 
 
 def test_concurrent_sends_to_new_destination_add_one_producer() -> None:

@@ -258,8 +258,12 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         """
         session = Session(self, ack_mode, transacted)
         channel = await self.ready()
-        await session.create_on_broker(channel)
-        channel.check()  # reconnects recreate only registered sessions
+        try:
+            await session.create_on_broker(channel)
+            channel.check()  # reconnects recreate only registered sessions
+        except BaseException:
+            session.abandon()
+            raise
         self._sessions = [*(other for other in self._sessions if not other.closed), session]
         return session
 

@@ -431,12 +431,19 @@ class Session(SessionState, AsyncClient):
         def created(reply: Packet) -> None:
             self._channel, self.id = channel, number(reply, "JMQSessionID", -1)
             if self.closed:
-                channel.notify(PacketType.DESTROY_SESSION, {"JMQSessionID": Long(self.id)})
+                self.abandon()
 
         properties = None if self.transacted else {"JMQAckMode": self.ack_mode}
         await channel.request(PacketType.CREATE_SESSION, properties, on_response=created)
         if self.transacted and not self.closed:
             await self._start(channel)
+
+    def abandon(self) -> None:
+        """Delete the session on the broker, now or once it is created: its caller has left."""
+        self.closed = True
+        if self._channel is not None:
+            with suppress(ConnectionLost):
+                self._channel.notify(PacketType.DESTROY_SESSION, {"JMQSessionID": Long(self.id)})
 
     def forget(self) -> None:
         """Reset the state that belonged to the lost connection."""
