@@ -464,6 +464,24 @@ def test_concurrent_sends_to_new_destination_add_one_producer() -> None:
     run_scenario(scenario)
 
 
+def test_producer_closed_while_destination_is_added_sends_nothing() -> None:
+    def keep_waiting(packet: Packet) -> bytes | None:
+        return b"" if packet.type == PacketType.ADD_PRODUCER else None
+
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
+        producer = await (await client.session()).producer()
+        sending = asyncio.create_task(producer.send("x", to="a"))
+        request = await broker.wait_for_packet(PacketType.ADD_PRODUCER)
+        await producer.close()
+        broker.send(broker.default_reply(request))
+        with pytest.raises(ConnectionLost, match="the producer is closed"):
+            await sending
+
+    broker = run_scenario(scenario, keep_waiting)
+    assert len(broker.all(PacketType.DELETE_PRODUCER)) == 1
+    assert not broker.all(PacketType.TEXT_MESSAGE)
+
+
 def test_send_does_not_wait_for_producer_of_another_destination() -> None:
     def keep_waiting(packet: Packet) -> bytes | None:
         is_slow = packet.properties.get("JMQDestination") == "slow"

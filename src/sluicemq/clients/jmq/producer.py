@@ -235,8 +235,8 @@ class Producer(AsyncClient):
 
     async def delete_on_broker(self, channel: RequestChannel) -> None:
         """Delete the producer on the broker. Raises ClientError."""
-        for destination in [*self._routes]:
-            await self._delete(channel, destination)
+        while self._routes:
+            await self._delete_oldest(channel)
 
     async def create_on_broker(self, channel: RequestChannel) -> None:
         """Create the producer on the broker, again after a reconnect. Raises ClientError.
@@ -247,8 +247,8 @@ class Producer(AsyncClient):
         if self.destination is not None:
             await self._add(channel, self.destination)
 
-    async def _delete(self, channel: RequestChannel, destination: Address) -> None:
-        route = self._routes.pop(destination)
+    async def _delete_oldest(self, channel: RequestChannel) -> None:
+        route = self._routes.pop(next(iter(self._routes)))
         channel.producers.pop(route.id, None)
         route.credit.grant(-1)  # for a sender that waits; the broker grants no more
         await channel.request(
@@ -257,7 +257,7 @@ class Producer(AsyncClient):
             accepted=(Status.OK, Status.NOT_FOUND),
         )
 
-    async def _add(self, channel: RequestChannel, destination: Address) -> _Route:
+    async def _add(self, channel: RequestChannel, destination: Address) -> None:
         await declare(channel, destination)
 
         def added(packet: Packet) -> None:
@@ -271,7 +271,6 @@ class Producer(AsyncClient):
             },
             on_response=added,
         )
-        return self._routes[destination]
 
     async def _route(self, channel: RequestChannel, to: str | Address | None) -> _Route:
         if self._closed:
@@ -288,9 +287,14 @@ class Producer(AsyncClient):
         if route is not None:
             return route
         async with self._adding.setdefault(destination, asyncio.Lock()):
-            if destination not in self._routes and len(self._routes) >= MAX_ROUTES:
-                await self._delete(channel, next(iter(self._routes)))
-            return self._routes.get(destination) or await self._add(channel, destination)
+            if destination not in self._routes:
+                if len(self._routes) >= MAX_ROUTES:
+                    await self._delete_oldest(channel)
+                await self._add(channel, destination)
+            if self._closed:  # meanwhile
+                await self.delete_on_broker(channel)
+                raise ConnectionLost("the producer is closed")
+            return self._routes[destination]
 
 
 def _spend_credit(producer: Credit, connection: Credit) -> int:
