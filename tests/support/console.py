@@ -100,7 +100,8 @@ class ConsoleFixture:
 
     def __exit__(self, *_: object) -> None:
         self.stack.close()
-        self.broker.stop()
+        # an orderly stop would wait for the idle connections that the browser keeps
+        self.broker.kill()
 
     def create_sample_data(self) -> None:
         """Create at least one item for every table and chart of the console."""
