@@ -15,7 +15,7 @@ from sluicemq.broker.subscription import DISCARDED_TOGETHER
 from sluicemq.journal.interface import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
-from tests.support.broker import BrokerFixture, Reader, TypeSelector, Window
+from tests.support.broker import BrokerFixture, Reader, TypeSelector, Window, purge
 from tests.support.scan_time import ScanTime
 
 
@@ -231,6 +231,23 @@ def test_redelivery_of_deleted_queue_that_is_still_to_be_dropped_is_not_found(
     broker.flush()
     broker.flush()
     assert (queue.queue.waiting, queue.statistics.acknowledged) == (0, 0)
+
+
+def test_message_of_deleted_queue_that_is_still_to_be_dropped_is_not_dead_lettered() -> None:
+    fixture = BrokerFixture()
+    fixture.broker = broker = Broker(fixture.journal, fixture.clock, start_deadline=lambda: is_up)
+    dead_letters = fixture.queue("q.dlq", max_messages=1)
+    queue = fixture.queue(dead_letter=True, max_attempts=1)
+    fixture.send(queue, "a", "b")
+    fixture.read(queue).release()
+    assert (dead_letters.waiting, queue.waiting) == (1, 1)  # the queue of dead letters is full
+    purge(broker, dead_letters)
+    broker.remove(queue, force=True)
+    fixture.clock.advance(broker.settings.dead_letter_retry)
+    broker.tick()
+    broker.flush()
+    broker.flush()
+    assert (dead_letters.waiting, queue.waiting) == (0, 0)
 
 
 def is_up() -> bool:
