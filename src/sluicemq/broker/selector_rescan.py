@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from sluicemq.broker.dispatch import ITERATION_DELIVERIES
 from sluicemq.broker.pending.cursor import Cursor
 from sluicemq.broker.pending.entry import READY
 from sluicemq.broker.routing import Routes
@@ -172,8 +171,7 @@ class SelectorRescan:
         all_ready = self._subscription.all_ready
         core.dispatchable[self._subscription] = None
         cursor = self._cursor
-        count = 0
-        while budget > 0 and count < ITERATION_DELIVERIES:
+        while budget > 0:
             if self._has_enough():
                 return
             priority = cursor.priority
@@ -186,7 +184,6 @@ class SelectorRescan:
             if not deliveries and cursor.priority == priority:
                 budget -= 1  # all deliveries examined were no longer READY
             for delivery in deliveries:
-                count += 1
                 cost = 1 + delivery.size // BYTES_PER_COST
                 pending_queues = self._routes.targets(core.read(delivery))
                 if pending_queues:
