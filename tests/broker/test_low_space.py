@@ -210,6 +210,8 @@ def test_no_message_is_accepted_while_write_hangs(
     broker.flush()
     with pytest.raises(LowDiskSpace, match="does not respond"):
         broker.publish(queue, fixture.message(durability=durability))
+    rows = [(queue.address, fixture.message(durability=durability))]
+    assert [type(refusal.error) for refusal in broker.batches.check(rows)] == [LowDiskSpace]
     broker.publisher.when_space(fixture, lambda: resumed.append("resumed"))
     broker.flush()
     assert resumed == []
