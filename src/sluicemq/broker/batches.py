@@ -243,8 +243,7 @@ class Batches:
                 self._publisher.record_transient(destination, message)
                 if not message.durability:
                     self._publisher.expect_memory()
-                if self._publisher.low_space:
-                    self._publisher.expect_space(message)
+                self._publisher.expect_space(message)
             except (
                 DestinationNotFound,
                 DestinationPrivate,

@@ -42,9 +42,10 @@ Staged = tuple[Message, Destination, list[Subscription] | None]
 class Publisher:
     """Accepts messages, within the limits, and makes them visible.
 
-    low_space True while the journal's disk is nearly full, so that persistent messages are refused,
-              or a write of the journal takes too long (Journal.is_stalled)
-    staged    messages not yet durable
+    is_refusing  True while the journal's disk is nearly full, so that persistent messages are
+                 refused, or a write of the journal takes too long (Journal.is_stalled), so that all
+                 messages are
+    staged       messages not yet durable
     """
 
     def __init__(self, core: Core, destinations: Destinations) -> None:
@@ -52,7 +53,7 @@ class Publisher:
         self._journal = core.journal
         self._clock = core.clock
         self._destinations = destinations
-        self.low_space = self._is_disk_full = False
+        self.is_refusing = self._is_space_low = False
         self._space_waiters: dict[object, Callable[[], None]] = {}
         self.staged: deque[Staged] = deque()
         self._unit: list[Staged] = []
@@ -72,7 +73,7 @@ class Publisher:
         """
         if self._core.stopping:
             raise BrokerStopping("the broker is shutting down")
-        if self.low_space:
+        if self.is_refusing:
             self.expect_space(message)
         if destination.removed:
             destination = self._destinations.resolve(
@@ -103,14 +104,14 @@ class Publisher:
     def record_transient(self, destination: Destination, message: Message) -> None:
         """Set durability TRANSIENT on a message with durability NONE if the journal records those.
 
-        Messages of temporary destinations, and all messages while disk space is low, are not
-        recorded.
+        Messages of temporary destinations, and all messages while persistent ones are refused, are
+        not recorded.
         """
         if (
             not message.durability
             and self._journal.options.record_transient
             and not destination.temporary
-            and not self.low_space
+            and not self.is_refusing
         ):
             message.durability = Durability.TRANSIENT
 
@@ -120,14 +121,14 @@ class Publisher:
 
         TRANSIENT messages are in memory as well.
         """
-        if not self.low_space or not messages:
+        if not self.is_refusing or not messages:
             return
         if self._journal.is_stalled:
             raise LowDiskSpace(
                 "the disk of the journal is full or does not respond: no messages are accepted "
                 "until the journal can be written again. Free disk space, or check the disk"
             )
-        if self._is_disk_full and any(message.durability.survives for message in messages):
+        if self._is_space_low and any(message.durability.survives for message in messages):
             space = self._journal.space_state()
             raise LowDiskSpace(
                 f"the disk of the journal is nearly full: {space.free} bytes are free, and "
@@ -367,7 +368,7 @@ class Publisher:
                 message = next(iter(destination.parked))
                 is_full = destination.waiting and destination.would_exceed_limits(len(message.body))
                 if (is_full and not destination.drops_when_full) or (
-                    self.low_space and message.durability.survives
+                    self.is_refusing and message.durability.survives
                 ):
                     break
                 unblocked = self.take_parked(destination, message)
@@ -380,21 +381,22 @@ class Publisher:
         """Apply a changed level of free disk space."""
         core = self._core
         was_halted = core.halted
-        self._is_disk_full = report.level > SpaceLevel.ENOUGH
+        self._is_space_low = report.level > SpaceLevel.ENOUGH
         core.halted = report.level == SpaceLevel.EXHAUSTED
-        core.event_recorder.suspend(self._is_disk_full)
+        core.event_recorder.suspend(self._is_space_low)
         if was_halted and not core.halted:
             for destination in self._destinations.values():
                 for subscription in destination.all_subscriptions:
                     if subscription.waiting:
                         core.dispatchable[subscription] = None
-        self.update_low_space()
+        self.update_refusing()
         core.schedule_flush()
 
-    def update_low_space(self) -> None:
+    def update_refusing(self) -> None:
         """Refuse messages while space is low or the journal is stalled; accept them afterwards."""
-        was_low, self.low_space = self.low_space, self._is_disk_full or self._journal.is_stalled
-        if was_low and not self.low_space:
+        was_refusing = self.is_refusing
+        self.is_refusing = self._is_space_low or self._journal.is_stalled
+        if was_refusing and not self.is_refusing:
             for destination in self._destinations.values():
                 destination.unpark_later()
             waiters, self._space_waiters = self._space_waiters, {}
@@ -580,7 +582,7 @@ class GroupCommit:
         The journal syncs now if a message or a publisher waits for it, otherwise later.
         """
         journal = self._journal
-        self._publisher.update_low_space()
+        self._publisher.update_refusing()
         if self._completion_callbacks:
             callbacks, self._completion_callbacks = self._completion_callbacks, []
             sequence = self._core.last_ack_record

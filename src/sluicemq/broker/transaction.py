@@ -421,7 +421,7 @@ class Transactions:
             return
         if transaction.state is TransactionState.PREPARING:
             raise TransactionError(f"transaction {transaction.number} is still being prepared")
-        if self._publisher.low_space and transaction.state is TransactionState.OPEN:
+        if self._publisher.is_refusing and transaction.state is TransactionState.OPEN:
             self._publisher.expect_space(*(message for _, message in transaction.sends))
         destinations = transaction.destinations
         for destination in destinations:
