@@ -277,6 +277,40 @@ async def test_operations_and_components_have_readable_names(api_fixture: ApiFix
     assert [name for name in names if not re.fullmatch("([A-Z][a-z]+)+", name)] == []
 
 
+@in_event_loop
+async def test_document_describes_parameters_and_fields(api_fixture: ApiFixture) -> None:
+    description = document(endpoint.operation for endpoint in api_fixture.endpoints)
+    paths = description["paths"]
+    undescribed = {
+        (operation["operationId"], parameter["name"])
+        for path in paths.values()
+        for operation in path.values()
+        for parameter in operation["parameters"]
+        if parameter["in"] == "query" and "description" not in parameter
+    }
+    assert undescribed == set()
+    schemas = description["components"]["schemas"]
+    slot = schemas["SlotView"]
+    assert slot["description"] == "A slot."
+    assert slot["properties"]["lease_until"]["description"] == (
+        "end of its lease in ms since the epoch; 0 = it has none"
+    )
+    history = schemas["HistoryView"]["properties"]
+    assert history["ready"]["description"] == history["unacked"]["description"]
+    assert schemas["BodyView"]["properties"]["class"]["description"].startswith("class of an obj")
+    problem = schemas["Problem"]["description"]
+    assert "\n" not in problem
+    publish = paths["/destinations/{kind}/{name}/messages"]["post"]
+    assert publish["description"] == "Requires the permission `produce` on the destination."
+    actions = paths["/destinations/{kind}/{name}/messages/actions"]["post"]
+    assert actions["description"] == (
+        "Requires the permission `browse` or `consume` or `manage` on the destination, depending "
+        "on the request."
+    )
+    assert paths["/users"]["get"]["description"] == "Requires a superuser."
+    assert publish["responses"]["201"]["description"] == "Created"
+
+
 def test_every_endpoint_is_in_the_document(tmp_path: Path) -> None:
     async def scenario() -> None:
         api_fixture = ApiFixture(tmp_path)

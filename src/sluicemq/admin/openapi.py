@@ -7,6 +7,8 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
+from inspect import cleandoc
 from types import NoneType
 from typing import Any, Final
 
@@ -15,7 +17,7 @@ from msgspec.json import schema_components
 from starlette.responses import Response
 
 from sluicemq import __version__
-from sluicemq.admin.caller import COOKIE
+from sluicemq.admin.caller import COOKIE, CSRF_HEADER
 from sluicemq.admin.endpoints import Call, handles
 from sluicemq.admin.errors import MEDIA_TYPE, PROBLEM_TYPE, Problem
 from sluicemq.management.broker import GET_OPENAPI_DOCUMENT
@@ -25,6 +27,8 @@ SCHEMA_REFERENCE: Final = "#/components/schemas/{name}"
 _PAGE: Final = re.compile(rb'\bPage[_[]([A-Za-z]+)[]_](?=")')
 _TAGS: Final = {"history": "overview", "openapi.json": "overview", "status": "health"}
 """Tags of paths whose first part is no resource."""
+_FIELD: Final = re.compile(r"^(\w+(?:, \w+)*) {2,}(\S.*(?:\n +.*)*)", re.MULTILINE)
+"""Field, or several fields, and their description in a docstring."""
 _BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
 
 
@@ -36,6 +40,9 @@ def document(operations: Iterable[ApiOperation[Any, Any]]) -> dict[str, Any]:
     )
     types = [Problem, *_types(sorted_operations)]
     references, schemas = schema_components(types, ref_template=SCHEMA_REFERENCE)
+    for schema in schemas.values():
+        if "properties" in schema:
+            _describe_fields(schema)
     refs = {id(kind): schema for kind, schema in zip(types, references, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
     for operation in sorted_operations:
@@ -68,8 +75,8 @@ def document(operations: Iterable[ApiOperation[Any, Any]]) -> dict[str, Any]:
                     "type": "apiKey",
                     "in": "cookie",
                     "name": COOKIE,
-                    "description": "Requests that change something show the session's own token "
-                    "in the header X-CSRF-Token, too.",
+                    "description": "Requests that change something also carry the session's CSRF "
+                    f"token in the header {CSRF_HEADER}.",
                 },
             },
         },
@@ -78,6 +85,15 @@ def document(operations: Iterable[ApiOperation[Any, Any]]) -> dict[str, Any]:
     # msgspec names Page[UserView] Page_UserView_, with the title Page[UserView]
     renamed: dict[str, Any] = msgspec.json.decode(_PAGE.sub(rb"\1Page", msgspec.json.encode(draft)))
     return renamed
+
+
+def _describe_fields(schema: dict[str, Any]) -> None:
+    """Move the descriptions of fields from the docstring of a type to the fields."""
+    docstring = cleandoc(schema.get("description", ""))
+    for names, text in _FIELD.findall(docstring):
+        for name in names.split(", "):
+            schema["properties"][name]["description"] = " ".join(text.split())
+    schema["description"] = " ".join(_FIELD.sub("", docstring).split())
 
 
 def _types(operations: Iterable[ApiOperation[Any, Any]]) -> Iterator[Any]:
@@ -119,10 +135,12 @@ def _tag(path: str) -> str:
 
 
 def _needs(operation: ApiOperation[Any, Any]) -> str:
-    if isinstance(operation.needs, tuple):
-        choice = ", as the request needs" if len(operation.needs) > 1 else ""
-        return f"Requires the permission to {' or '.join(operation.needs)} the destination{choice}."
-    return f"For {operation.needs.value}."
+    if not isinstance(operation.needs, tuple):
+        return operation.needs.value
+    permissions = " or ".join(f"`{permission}`" for permission in operation.needs)
+    condition = ", depending on the request" if len(operation.needs) > 1 else ""
+    scope = "the destination" if operation.has_address else "each destination of the request"
+    return f"Requires the permission {permissions} on {scope}{condition}."
 
 
 def _in_path(operation: ApiOperation[Any, Any]) -> Iterator[dict[str, Any]]:
@@ -138,7 +156,8 @@ def _in_query(operation: ApiOperation[Any, Any]) -> Iterator[dict[str, Any]]:
         yield {
             "name": "name_base64",
             "in": "query",
-            "description": "The name in base64, if it cannot stand in a path; the path has ~.",
+            "description": "Bytes of the name in base64, for a name that a URL cannot carry; the "
+            "path then has `~` as the name.",
             "schema": {"type": "string"},
         }
     [reference], schemas = schema_components([operation.parameters], ref_template="{name}")
@@ -154,14 +173,14 @@ def _in_query(operation: ApiOperation[Any, Any]) -> Iterator[dict[str, Any]]:
 
 def _responses(operation: ApiOperation[Any, Any], refs: dict[int, Any]) -> dict[str, Any]:
     refused = {"$ref": "#/components/responses/Problem"}
-    success: dict[str, Any] = {"description": "Done."}
+    success: dict[str, Any] = {}
     if id(operation.answer) in refs:
         success["content"] = {operation.media: {"schema": refs[id(operation.answer)]}}
     elif operation.answer is bytes:
         success["content"] = {operation.media: {} if operation.media == MEDIA_TYPE else _BINARY}
-    statuses = map(str, (operation.status, *operation.other_statuses))
+    statuses = map(HTTPStatus, (operation.status, *operation.other_statuses))
     return {
-        **dict.fromkeys(statuses, success),
+        **{str(status): {"description": status.phrase, **success} for status in statuses},
         "4XX": refused,
         "5XX": refused,
     }

@@ -8,7 +8,14 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from sluicemq.management.destinations import Counters
-from sluicemq.management.operation import ApiOperation, Need, NoParameters, Page, PageQuery
+from sluicemq.management.operation import (
+    ApiOperation,
+    KindName,
+    Need,
+    NoParameters,
+    Page,
+    PageQuery,
+)
 
 BrokerState = Literal["starting", "serving", "stopping", "failed"]
 
@@ -16,10 +23,9 @@ BrokerState = Literal["starting", "serving", "stopping", "failed"]
 class SettingView(msgspec.Struct, frozen=True, kw_only=True):
     """An effective setting. `value` is null for a secret.
 
-    name     dotted, as in the configuration file; those of a listener as `listeners[0].url`
-    unit     of numbers: bytes, ms, s; "" for others
-    source   `default`, a file, an environment variable, or the command line
-    description  in a sentence
+    name    dotted name, as in the configuration file; for a listener, such as `listeners[0].url`
+    unit    unit of a number: bytes, ms, s; otherwise ""
+    source  `default`, a file, an environment variable, or the command line
     """
 
     name: str
@@ -53,7 +59,7 @@ class HistoryQuery(msgspec.Struct, kw_only=True, frozen=True):
         str, Meta(description="Name of the destination; without it, totals.")
     ] = ""
     name_base64: Annotated[str, Meta(description="The same name in base64.")] = ""
-    kind: Literal["queue", "topic"] = "queue"
+    kind: Annotated[KindName, Meta(description="Kind of the destination.")] = "queue"
     minutes: Annotated[
         int, Meta(ge=1, le=60, description="Up to 60 for totals, up to 10 for a destination.")
     ] = MINUTES
@@ -142,7 +148,7 @@ class InputItem(msgspec.Struct, frozen=True):
 
 
 class JournalStatsView(msgspec.Struct, kw_only=True, frozen=True):
-    """The journal; `enabled` is false of a broker without one. Of the last few seconds."""
+    """Statistics of the journal, a few seconds old. `enabled` is false for a broker without one."""
 
     enabled: bool
     segments: int
@@ -157,7 +163,7 @@ class JournalStatsView(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class AlarmView(msgspec.Struct, frozen=True):
-    """Something is wrong; `code` is for programs, `message` for people."""
+    """Condition that needs an operator; `code` is for programs, `message` for people."""
 
     code: str
     message: str
@@ -195,15 +201,15 @@ class StatusView(msgspec.Struct, frozen=True):
 
 
 class HealthView(msgspec.Struct, frozen=True):
-    """State of the broker; `ready` while it serves clients."""
+    """State of the broker; `serving` while it accepts clients."""
 
     state: BrokerState
 
 
 class ConfigurationQuery(PageQuery, frozen=True, kw_only=True):
-    """Only settings whose names contain `filter`."""
+    """Selection of settings."""
 
-    filter: str = ""
+    filter: Annotated[str, Meta(description="Only names that contain this text.")] = ""
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -263,7 +269,7 @@ STREAM_EVENTS: Final = ApiOperation(
     "GET",
     "/events",
     Need.USER,
-    "Stream events",
+    "Stream live statistics",
     NoParameters,
     bytes,
     media=EVENT_STREAM,

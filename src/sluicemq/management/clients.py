@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from sluicemq.management.operation import ApiOperation, IdPath, Need, Page, SortedPageQuery
+from sluicemq.management.operation import SORT, ApiOperation, IdPath, Need, Page, SortedPageQuery
 
 # --- Connections ----------------------------------------------------------------------------------
 #
@@ -34,18 +34,21 @@ class ConnectionQuery(SortedPageQuery, kw_only=True, frozen=True):
     protocol: Annotated[
         ClientProtocol | Literal[""], Meta(description="Only connections with this protocol.")
     ] = ""
-    sort: Literal[
-        "id",
-        "protocol",
-        "peer",
-        "user",
-        "client_id",
-        "listener",
-        "started",
-        "state",
-        "consumers",
-        "received_bytes",
-        "sent_bytes",
+    sort: Annotated[
+        Literal[
+            "id",
+            "protocol",
+            "peer",
+            "user",
+            "client_id",
+            "listener",
+            "started",
+            "state",
+            "consumers",
+            "received_bytes",
+            "sent_bytes",
+        ],
+        SORT,
     ] = "id"
 
 
@@ -126,7 +129,9 @@ class SubscriptionQuery(SortedPageQuery, kw_only=True, frozen=True):
     durable: Annotated[
         bool | None, Meta(description="Only durable subscriptions, or only others.")
     ] = None
-    sort: Literal["destination", "name", "ready", "unacked", "consumers"] = "destination"
+    sort: Annotated[Literal["destination", "name", "ready", "unacked", "consumers"], SORT] = (
+        "destination"
+    )
 
 
 class DeleteSubscription(msgspec.Struct, kw_only=True, frozen=True):
@@ -172,7 +177,9 @@ class ConsumerQuery(SortedPageQuery, kw_only=True, frozen=True):
         ""
     )
     connection: Annotated[int, Meta(ge=0, description="ID of the connection; 0 = all.")] = 0
-    sort: Literal["id", "destination", "connection", "credit", "unacked", "delivered"] = "id"
+    sort: Annotated[
+        Literal["id", "destination", "connection", "credit", "unacked", "delivered"], SORT
+    ] = "id"
 
 
 class ConsumerItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -238,7 +245,7 @@ class TransactionQuery(SortedPageQuery, kw_only=True, frozen=True):
     """Selection and order of transactions."""
 
     state: Annotated[Literal["", "open", "prepared"], Meta(description='"" = both.')] = ""
-    sort: Literal["started", "state", "publishes", "acks"] = "started"
+    sort: Annotated[Literal["started", "state", "publishes", "acks"], SORT] = "started"
 
 
 class XidView(msgspec.Struct, frozen=True):
@@ -254,7 +261,7 @@ class TransactionItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
 
     publishes  number of messages that it publishes
     acks       number of messages that it acknowledges
-    started    ms since the epoch; after a restart, the time when it was prepared
+    started    time of its start in ms since the epoch; after a restart, of its preparation
     owner      user that it belongs to; omitted if it has no owner
     """
 

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from sluicemq.management.operation import (
     MAX_EXACT,
+    SORT,
     ApiOperation,
     BodyT,
     Expect,
@@ -55,7 +56,7 @@ class DestinationQuery(SortedPageQuery, kw_only=True, frozen=True):
     temporary: Annotated[
         bool | None, Meta(description="Only temporary destinations, or only others.")
     ] = None
-    sort: Sort = "name"
+    sort: Annotated[Sort, SORT] = "name"
 
 
 class AddressView(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -87,9 +88,9 @@ class Counters(msgspec.Struct, kw_only=True, frozen=True):
 class DestinationItem(Counters, kw_only=True, frozen=True, omit_defaults=True):
     """A destination and its statistics. For a topic, `ready` is that of its longest subscription.
 
-    auto_created    created by use, and removed when it is not used any more
-    durable  its settings survive a restart
-    oldest_ms       age of the oldest message that waits; null if none does
+    auto_created  true if it was created by use; it is removed when it is not used any more
+    durable       true if its settings survive a restart
+    oldest_ms     age of the oldest ready message; null if there is none
     """
 
     kind: str
@@ -117,12 +118,12 @@ class EffectiveSettings(msgspec.Struct, kw_only=True, frozen=True):
 class DestinationView(DestinationItem, kw_only=True, frozen=True, omit_defaults=True):
     """A destination with its settings. Times in ms, sizes in bytes; 0 = no limit, never.
 
-    configured   true if the configuration file declares it, which restores its settings at the
-                 next start
-    created      time of creation in ms since the epoch
-    created_by   broker, configuration, management, or the protocol of the client
-    explicit     names of the settings that were set explicitly; the others are defaults of the
-                 broker or of that protocol
+    configured         true if the configuration file declares it, which restores its settings at
+                       the next start
+    created            time of creation in ms since the epoch
+    created_by         broker, configuration, management, or the protocol of the client
+    explicit           names of the settings that were set explicitly; the others are defaults of
+                       the broker or of that protocol
     blocked_publishes  number of messages of publishers that are blocked by its limits
     """
 
@@ -199,7 +200,7 @@ class PurgeResult(msgspec.Struct, kw_only=True, frozen=True):
 class DeadLetterQuery(SortedPageQuery, kw_only=True, frozen=True):
     """Order of the dead-letter queues."""
 
-    sort: Literal["name", "ready"] = "name"
+    sort: Annotated[Literal["name", "ready"], SORT] = "name"
 
 
 class DeadLetterItem(AddressView, kw_only=True, frozen=True, omit_defaults=True):

@@ -57,9 +57,9 @@ class JournalView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DestinationNamesQuery(msgspec.Struct, frozen=True):
-    """Numbers of the requested destinations, separated by commas."""
+    """Selection of destinations."""
 
-    ids: str = ""
+    ids: Annotated[str, Meta(description="Numbers of the destinations, separated by commas.")] = ""
 
 
 class DestinationNames(msgspec.Struct, frozen=True):
@@ -110,8 +110,8 @@ class SlotView(msgspec.Struct, frozen=True):
 class BackupView(msgspec.Struct, frozen=True, kw_only=True):
     """A backup as lists show it; one that was never finished has only its name.
 
-    created       ms since the epoch
-    bytes         of all its files; `copied_bytes` of them are shared with no earlier one
+    created       time of creation in ms since the epoch
+    bytes         size of all its files; `copied_bytes` of them are shared with no earlier one
     broker_id     identity of the journal, 32 hex digits
     version       release of SluiceMQ that made it
     """

@@ -54,8 +54,8 @@ class PropertyView(msgspec.Struct, kw_only=True, frozen=True):
 class BodyView(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """A body, or its beginning.
 
-    kind       none, text, json, bytes, map, stream, object
-    class_     of an object
+    kind   none, text, json, bytes, map, stream, object
+    class  class of an object
     """
 
     kind: str
@@ -86,7 +86,7 @@ class MessageQuery(PageQuery, kw_only=True, frozen=True):
     address: Address
     subscription: Annotated[str, Meta(description="Of a topic: the name of its subscription.")] = ""
     selector: Annotated[str, Meta(description="Only messages that match this JMS selector.")] = ""
-    state: MessageState = "ready"
+    state: Annotated[MessageState, Meta(description="Only messages in this state.")] = "ready"
     cursor: Annotated[
         str, Meta(description="`next_cursor` of the previous page; replaces `offset`.")
     ] = ""
@@ -185,7 +185,7 @@ class MessageTarget(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
 class TypedProperty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A property to be published, with its type.
 
-    value  of an int or float also as text, of bytes in base64
+    value  value of that type; an int or float may be text, bytes are in base64
     """
 
     type: Literal["boolean", "int", "float", "string", "bytes", "null"]

@@ -60,11 +60,11 @@ CallT = TypeVar("CallT")
 class Need(Enum):
     """Access requirement of an operation that needs no permission on a destination."""
 
-    NOTHING = "everybody, without a login"
-    USER = "any user"
-    VISIBLE = "any user; the response contains what the user may see"
-    OWNER = "the owner, and users who may administer it; it does not exist for others"
-    SUPERUSER = "a superuser"
+    NOTHING = "Requires no login."
+    USER = "Requires a login."
+    VISIBLE = "Requires a login; the response contains what the user may see."
+    OWNER = "Requires its owner or a user who may administer it; for others it does not exist."
+    SUPERUSER = "Requires a superuser."
 
 
 class NoParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -235,6 +235,9 @@ class PageQuery(msgspec.Struct, kw_only=True, frozen=True):
         """Return the requested page, whose items are given."""
         end = self.part.stop
         return Page(items=items, total=total, next_cursor=str(end) if end < total else None)
+
+
+SORT: Final = Meta(description="Field that the list is sorted by.")
 
 
 class SortedPageQuery(PageQuery, kw_only=True, frozen=True):

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from sluicemq.management.operation import (
+    SORT,
     ApiOperation,
     Body,
     Expect,
@@ -55,8 +56,9 @@ class UserView(msgspec.Struct, frozen=True, kw_only=True):
     has_password     true if it can log in with a password
     password_scheme  argon2id, bcrypt (migrated, until the first login) or "" for no password
     allow_digest     true if it can log in with a digest
-    permissions      its own, without those of its roles
-    created, updated  ms since the epoch
+    permissions      its own permissions, without those of its roles
+    created          time of creation in ms since the epoch
+    updated          time of the last change in ms since the epoch
     """
 
     name: str
@@ -83,7 +85,7 @@ class AccountQuery(SortedPageQuery, kw_only=True, frozen=True):
     """Selection of users or roles."""
 
     filter: Annotated[str, Meta(description="Only names that contain this text.")] = ""
-    sort: Literal["name"] = "name"
+    sort: Annotated[Literal["name"], SORT] = "name"
 
 
 class PutRole(NamePath, frozen=True, kw_only=True):

@@ -33,7 +33,8 @@ class Operation(StrEnum):
     BROWSE   read its statistics and settings, and its messages without receiving them
     CREATE   declare it, with settings
     DELETE   delete it
-    MANAGE   change its settings, pause and resume it, purge it, and delete its subscriptions
+    MANAGE   change its settings, pause and resume it, purge it, delete its subscriptions, and
+             delete and requeue its unacked messages
     LIST     see it in lists; every other operation includes it
     """
 
