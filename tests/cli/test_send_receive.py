@@ -275,9 +275,13 @@ def test_credentials_are_read_from_files_and_the_environment(
     run: Run, secured_broker: SecuredBroker, monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
     url = f"{getattr(secured_broker, protocol)}?queue=login-{protocol}"
-    refused = run("send", url, "x")
-    assert refused.code == 1
-    login = ("--user", "root", "--password-file", str(secured_broker.secret))
+    for refused in (run("send", url, "x"), run("receive", url)):
+        assert refused.code == 1
+        assert "Log in with --user NAME" in refused.err
+    shop, login = (
+        ("--user", user, "--password-file", str(secured_broker.secret)) for user in ("shop", "root")
+    )
+    assert "sluicemq permissions grant" in run("send", url, "x", *shop).err
     assert run("send", url, "by file", *login) == (0, "", "")
     token = run("users", "token", "add", "root", "--label", protocol, *secured_broker.location).out
     Path("token").write_text(token)

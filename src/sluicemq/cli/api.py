@@ -66,6 +66,13 @@ from sluicemq.model.errors import (
     SluiceError,
 )
 
+LOGIN_ADVICE: Final = (
+    "Log in with --user NAME (and --password-file FILE), or with --token-file FILE."
+)
+GRANT_ADVICE: Final = (
+    "A superuser can permit it: sluicemq permissions grant USER PATTERN OPERATION..."
+)
+
 PAGE_SIZE: Final = 500
 """Number of items requested per page."""
 
@@ -149,11 +156,11 @@ def _advice_for(error: SluiceError, target: HttpTarget) -> str:
         case HttpRefusal():
             return _ADVICE.get(error.code, "")
         case AuthenticationMissing() | AuthenticationFailed():
-            return "Log in with --user NAME (and --password-file FILE), or with --token-file FILE."
+            return LOGIN_ADVICE
         case AccessDenied() if str(error).endswith(": this requires a superuser"):
             return "Log in as one with --user NAME."  # no permission grants it
         case AccessDenied() if " may not " in str(error):
-            return "A superuser can permit it: sluicemq permissions grant USER PATTERN OPERATION..."
+            return GRANT_ADVICE
         case ConnectionLost() if isinstance(fault, ssl.SSLCertVerificationError):
             return "Trust its authority with --ca FILE; the host must be one of its names."
         case ConnectionLost() if isinstance(fault, PermissionError):

@@ -18,6 +18,7 @@ import msgspec
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from sluicemq.cli.api import GRANT_ADVICE, LOGIN_ADVICE
 from sluicemq.cli.console import (
     MAX_INTERVAL,
     JsonFlag,
@@ -42,6 +43,7 @@ from sluicemq.model.errors import (
     ClientError,
     ConfigurationError,
     ConnectionLost,
+    RequestRefused,
     RequestTimeout,
     SluiceError,
 )
@@ -464,6 +466,7 @@ def send(
     sent = size = 0
     started = time.monotonic()
     with (
+        _advice_on_refusal(),
         connect(target, connect_timeout) as connection,
         _advice_on_failure(),
         # an animation would erase the lines that are being typed
@@ -514,6 +517,7 @@ def receive(
     receive_timeout = None if timeout is None else quantity("--timeout", timeout, Unit.SECONDS)
     received = 0
     with (
+        _advice_on_refusal(),
         connect(target, connect_timeout, count) as connection,
         _progress("receiving", count or None, quiet=sys.stdout.isatty()) as progress,
     ):
@@ -535,6 +539,28 @@ def receive(
             f" within {format_quantity(receive_timeout, Unit.SECONDS)}" if receive_timeout else ""
         )
         raise SluiceError(f"no message from {source}{period}")
+
+
+_ADVICE: Final[dict[object, str]] = {
+    403: GRANT_ADVICE,  # FORBIDDEN
+    413: LOGIN_ADVICE,  # INVALID_LOGIN
+    "AUTH_FAILED": LOGIN_ADVICE,
+    "AUTH_REQUIRED": LOGIN_ADVICE,
+    "NOT_AUTHORIZED": GRANT_ADVICE,
+}
+"""Advice by the status of a JMQ error or the code of a VibeMQ error."""
+
+
+@contextmanager
+def _advice_on_refusal() -> Iterator[None]:
+    """Add advice to the errors of a user who may not log in, or not use the queue."""
+    try:
+        yield
+    except RequestRefused as error:
+        code = getattr(error, "status", None) or getattr(error, "code", None)
+        if advice := _ADVICE.get(code):
+            error.add_note(advice)
+        raise
 
 
 @contextmanager
