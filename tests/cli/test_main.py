@@ -139,6 +139,15 @@ def test_lost_connection_error_contains_advice(run: Run, monkeypatch: pytest.Mon
     assert "sluicemq serve" in result.err
 
 
+def test_advice_depends_on_cause_of_lost_connection(capsys: pytest.CaptureFixture[str]) -> None:
+    error = ConnectionLost("cannot connect to /s: the certificate is not readable")
+    error.__cause__ = PermissionError(13, "Permission denied")
+    console.report(error)
+    assert capsys.readouterr().err.endswith(
+        "\nRun the command as the owner of that file or directory.\n"
+    )
+
+
 def test_closed_standard_streams_do_not_end_a_broker(tmp_path: Path) -> None:
     command = f"{sys.executable} -m sluicemq.cli serve --ephemeral --data-dir {tmp_path}"
     listen = f"--listen phpmq+unix://{tmp_path}/phpmq.sock"

@@ -10,6 +10,7 @@ import base64
 import math
 import os
 import signal
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -32,7 +33,6 @@ from sluicemq.model.errors import (
     ConnectionLost,
     JournalDamaged,
     JournalLocked,
-    SluiceError,
 )
 from sluicemq.model.setting import suggestion
 from sluicemq.server.settings import Unit, parse_quantity
@@ -164,27 +164,29 @@ def quantity(option: str, text: str, unit: Unit) -> float:
         raise UsageError(f"{option}: {error}") from None
 
 
-_UNTRUSTED: Final = (
-    "Trust its authority with ?ca=FILE in the URL; the host must be one of its names."
-)
-_HINTS: Final[dict[type[SluiceError | OSError], str]] = {
+_HINTS: Final[dict[type[Exception], str]] = {
     JournalLocked: "Stop the other process first, or give another data directory.",
     JournalDamaged: "sluicemq journal check finds all the damage; nothing has been changed.",
-    ConnectionLost: "Is the broker running, and does it listen there? sluicemq serve starts one.",
     PermissionError: "Run the command as the owner of that file or directory.",
+    ssl.SSLCertVerificationError: (
+        "Trust its authority with ?ca=FILE in the URL; the host must be one of its names."
+    ),
+    ConnectionLost: "Is the broker running, and does it listen there? sluicemq serve starts one.",
 }
+"""Hints by the class of an error or of its cause; the first one that applies."""
 
 
 def report(error: Exception) -> Exit:
     """Print the error that ended a command (SluiceError, OSError) without a traceback, with its
-    notes or a hint by its class. Return the exit code."""
+    notes or a hint. Return the exit code."""
     text = str(error) or type(error).__name__
     if isinstance(error, OSError):
         reason = error.strerror or text
         text = f"{error.filename}: {reason}" if error.filename else reason
     notes = "\n".join(getattr(error, "__notes__", ()))
-    hints = (hint for kind, hint in _HINTS.items() if isinstance(error, kind))
-    print_error(text, notes or (_UNTRUSTED if "certificate is not" in text else next(hints, "")))
+    errors = (error, error.__cause__)
+    hints = (hint for kind, hint in _HINTS.items() if any(isinstance(e, kind) for e in errors))
+    print_error(text, notes or next(hints, ""))
     return Exit.USAGE if isinstance(error, ConfigurationError) else Exit.REFUSED
 
 
