@@ -246,9 +246,14 @@ def _read_body(stream: BufferedReader, name: object) -> bytes:
     content = bytearray()
     while len(content) <= MAX_BODY_BYTES and (part := stream.read1(_READ_BYTES)):
         content += part
+    check_size(content, name)
+    return bytes(content)
+
+
+def check_size(content: bytearray, name: object) -> None:
+    """Check the size of a body that is being read. Raises UsageError with the name of its file."""
     if len(content) > MAX_BODY_BYTES:
         raise UsageError(f"{name}: a message has up to {size(MAX_BODY_BYTES)}, this is larger")
-    return bytes(content)
 
 
 def read_bodies(arguments: list[str], files: list[Path]) -> Iterator[bytes]:

@@ -36,7 +36,7 @@ from sluicemq.cli.location import (
     UserOption,
     find_credentials,
 )
-from sluicemq.cli.message_options import BodiesArgument, FilesOption, read_bodies
+from sluicemq.cli.message_options import BodiesArgument, FilesOption, check_size, read_bodies
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.connect import connect as open_url
 from sluicemq.model.errors import (
@@ -601,19 +601,21 @@ def _write(message: ReceivedMessage, raw: bool, as_json: bool) -> None:
 
 
 def _lines() -> Iterator[list[bytes]]:
-    """Yield the lines of standard input as soon as they have been read."""
+    """Yield the lines of standard input as soon as they have been read. Raises UsageError for one
+    that is larger than a message."""
     if sys.stdin.isatty():
         err().print("[dim]Type the messages, a line each; Ctrl-D ends them.[/]")
     stream = cast(BufferedReader, sys.stdin.buffer)
-    parts: list[bytes] = []
+    line = bytearray()
     while data := stream.read1(READ_BYTES):
         complete, newline, rest = data.rpartition(b"\n")
         if newline:
-            yield b"".join([*parts, complete]).split(b"\n")
-            parts = []
-        parts.append(rest)
-    if any(parts):
-        yield [b"".join(parts)]
+            yield bytes(line + complete).split(b"\n")
+            line.clear()
+        line += rest
+        check_size(line, "standard input")
+    if line:
+        yield [bytes(line)]
 
 
 def _batches(bodies: Iterable[bytes], count: int) -> Iterator[list[bytes]]:
