@@ -53,17 +53,24 @@ def shared_context(browser: Browser) -> Iterator[SharedContext]:
 def open_page(browser: Browser, shared_context: SharedContext) -> Iterator[OpenPage]:
     """Return a function that opens a browser page: `open_page(console, **options)`.
 
-    With options, the page has a browser context of its own, which starts with empty caches.
+    With options, the page has a browser context of its own, which starts with empty caches. With
+    `has_clock`, so that tests need not wait for the timers of the console, the clock of its page
+    can be moved on: `page.clock.fast_forward(milliseconds)`.
     """
     with ExitStack() as stack:
         stack.callback(shared_context.clear)
 
         def call(
-            console: ConsoleFixture, trusted: tuple[str, ...] = (), **options: Any
+            console: ConsoleFixture,
+            trusted: tuple[str, ...] = (),
+            has_clock: bool = False,
+            **options: Any,
         ) -> BrowserPage:
             context = shared_context.context
-            if options:
+            if options or has_clock:
                 context = stack.enter_context(open_context(browser, **options))
+            if has_clock:
+                context.clock.install()
             return stack.enter_context(open_console(context, console, trusted))
 
         yield call

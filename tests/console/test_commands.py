@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from sluicemq.cli.main import main
-from tests.support.console import BrowserPage, ConsoleFixture, OpenPage
+from tests.support.console import REFRESH_MS, BrowserPage, ConsoleFixture, OpenPage
 
 
 def commands(browser_page: BrowserPage) -> list[list[str]]:
@@ -39,12 +39,13 @@ def test_names_in_commands_are_quoted_for_the_shell(
     name = "a b'c$(touch x)/&;*?#"
     console.create("plain")
     console.request("PUT", "/destinations/queue/~?name_base64=" + "YSBiJ2MkKHRvdWNoIHgpLyY7Kj8j")
-    browser_page = open_page(console)
+    browser_page = open_page(console, has_clock=True)
     browser_page.open("destinations", name)
     browser_page.page.get_by_role("link", name=name, exact=True).click()
     browser_page.wait_for_text("No ready messages")
     send, _ = commands(browser_page)
     assert main(send) == 0
+    browser_page.page.clock.fast_forward(REFRESH_MS)
     browser_page.wait_for_text("1 to 1 of 1")
 
 

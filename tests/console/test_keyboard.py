@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.console.test_accessible import search
-from tests.support.console import ConsoleFixture, OpenPage
+from tests.support.console import REFRESH_MS, ConsoleFixture, OpenPage
 
 FOCUSED = """() => {
   const element = document.activeElement;
@@ -125,7 +125,7 @@ def test_focus_stays_near_controls_that_an_operation_replaces(
 ) -> None:
     for number in range(3):
         console.publish("orders.dlq", body=f"{number}")
-    page = open_page(console).open("queue/orders.dlq", "Protocol")
+    page = open_page(console, has_clock=True).open("queue/orders.dlq", "Protocol")
     dialog = page.get_by_role("dialog")
     page.get_by_role("checkbox").first.check()
     page.get_by_role("button", name="Delete 1").focus()
@@ -136,6 +136,7 @@ def test_focus_stays_near_controls_that_an_operation_replaces(
     last_id = console.request("GET", "/destinations/queue/orders.dlq/messages")["items"][-1]["id"]
     path = "/destinations/queue/orders.dlq/messages/actions"
     console.request("POST", path, {"action": "delete", "ids": [last_id]})
+    page.clock.fast_forward(REFRESH_MS)
     expect(page.get_by_role("checkbox")).to_have_count(1)
     expect(page.get_by_role("checkbox")).to_be_focused()
     page.goto(f"{console.url}#/dead-letters")
@@ -186,12 +187,12 @@ def test_empty_list_keeps_the_focus_when_it_is_requested_again(
     console: ConsoleFixture, open_page: OpenPage
 ) -> None:
     console.create("orders")
-    page = open_page(console).open("queue/orders", "No ready messages")
+    page = open_page(console, has_clock=True).open("queue/orders", "No ready messages")
     copy = page.get_by_role("button", name="Copy: sluicemq send")
     copy.focus()
     for _ in range(2):
         with page.expect_response("**/queue/orders/messages?*"):
-            pass
+            page.clock.fast_forward(REFRESH_MS)
     expect(copy).to_be_focused()
 
 
@@ -200,11 +201,12 @@ def test_rows_keep_the_focus_while_values_change(
 ) -> None:
     for name in ("a", "b", "c"):
         console.publish(name, body="x")
-    browser_page = open_page(console)
+    browser_page = open_page(console, has_clock=True)
     page: Page = browser_page.open("destinations?sort=ready&order=desc", "c")
     link = page.get_by_role("link", name="a", exact=True)
     link.focus()
     for _ in range(5):
         console.publish("a", body="x")
+    page.clock.fast_forward(REFRESH_MS)
     page.locator("tbody tr").first.get_by_role("link", name="a", exact=True).wait_for()
     expect(link).to_be_focused()

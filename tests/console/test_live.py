@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -15,6 +16,7 @@ from tests.protocols.sockets import unused_port
 from tests.support.console import (
     DESKTOP_VIEWPORT,
     HOST,
+    REFRESH_MS,
     BrowserPage,
     ConsoleFixture,
     OpenPage,
@@ -44,11 +46,12 @@ def wait_for_reading(page: Page, name: str, value: int) -> None:
 
 
 def test_overview_shows_new_messages(console: ConsoleFixture, open_page: OpenPage) -> None:
-    browser_page = open_page(console)
+    browser_page = open_page(console, has_clock=True)
     page = browser_page.open("", "No messages yet")
     for number in range(12):
         console.publish("orders", body=f"{number}")
     wait_for_reading(page, "Ready", 12)
+    page.clock.fast_forward(REFRESH_MS)
     browser_page.wait_for_text("orders")
     expect(page.get_by_text("No messages yet")).to_have_count(0)
     expect(page.get_by_text("Live", exact=True)).to_be_visible()
@@ -104,12 +107,15 @@ def test_statistics_of_a_destination_return_after_an_error(
     console: ConsoleFixture, open_page: OpenPage
 ) -> None:
     console.publish("orders", body="x")
-    page = open_page(console, ("503",)).open("queue/orders/consumers", "No consumers")
+    browser_page = open_page(console, ("503",), has_clock=True)
+    page = browser_page.open("queue/orders/consumers", "No consumers")
     wait_for_reading(page, "Ready", 1)
     path = "**/destinations/queue/orders"
     page.route(path, lambda route: route.fulfill(status=503))
+    page.clock.fast_forward(REFRESH_MS)
     page.get_by_text("the broker responded with status 503").wait_for()
     page.unroute(path)
+    page.clock.fast_forward(REFRESH_MS)
     wait_for_reading(page, "Ready", 1)
 
 
@@ -154,8 +160,7 @@ def test_statistics_are_polled_beyond_the_limit_of_streams(
 
 
 def test_hidden_page_sends_no_requests(console: ConsoleFixture, open_page: OpenPage) -> None:
-    browser_page = open_page(console)
-    page = browser_page.open("", "Messages per second")
+    page = open_page(console, has_clock=True).open("", "Messages per second")
     page.get_by_text("Live", exact=True).wait_for()
     urls: list[str] = []
     page.evaluate(
@@ -163,8 +168,9 @@ def test_hidden_page_sends_no_requests(console: ConsoleFixture, open_page: OpenP
         document.dispatchEvent(new Event('visibilitychange')); }"""
     )
     page.on("request", lambda request: urls.append(request.url))
-    page.wait_for_timeout(6_000)
-    assert urls == []
+    page.clock.run_for(4 * REFRESH_MS)
+    page.evaluate("fetch('.')")  # requests before this one are reported before it
+    assert [urlsplit(url).path for url in urls] == ["/console/"]
 
 
 def test_first_paint_with_ten_thousand_destinations_and_two_thousand_connections(

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, Request, Route, expect
 
 from sluicemq.cli.main import main
 from tests.console.test_accessible import violations
-from tests.support.console import PHONE_VIEWPORT, BrowserPage, ConsoleFixture, OpenPage
+from tests.support.console import PHONE_VIEWPORT, REFRESH_MS, BrowserPage, ConsoleFixture, OpenPage
 from tests.support.http import basic_auth
 
 PASSWORD = "correct horse battery"
@@ -235,10 +235,11 @@ def test_command_for_a_token_quotes_the_name_of_the_user(
 def test_expired_session_returns_to_the_page_after_login(
     secured_console: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    browser_page = open_page(secured_console, (*UNAUTHORIZED, "ERR_"))
+    browser_page = open_page(secured_console, (*UNAUTHORIZED, "ERR_"), has_clock=True)
     log_in(browser_page, "anna")
     page = browser_page.open("destinations", "private")
     browser_page.context.clear_cookies()
+    page.clock.fast_forward(REFRESH_MS)
     page.get_by_role("button", name="Log in").wait_for()
     log_in(browser_page, "anna")
     page.get_by_role("heading", name="Destinations", level=1).wait_for()

@@ -15,7 +15,7 @@ from sluicemq.clients.jmq import Queue, Topic, Xid
 from sluicemq.model.rows import row
 from tests.console.test_accessible import violations
 from tests.faults.plan import SMALL_SEGMENTS
-from tests.support.console import ConsoleFixture, OpenPage
+from tests.support.console import REFRESH_MS, ConsoleFixture, OpenPage
 from tests.support.polling import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -319,7 +319,7 @@ def test_previews_of_removed_rows_are_dropped(
 def test_late_response_does_not_replace_the_next_page(
     sample_console: ConsoleFixture, open_page: OpenPage
 ) -> None:
-    browser_page = open_page(sample_console)
+    browser_page = open_page(sample_console, has_clock=True)
     page = browser_page.open("queue/bulk", "1 to 50 of 120")
 
     def hold_first_page(route: Route) -> None:
@@ -328,7 +328,7 @@ def test_late_response_does_not_replace_the_next_page(
 
     page.route("**/queue/bulk/messages?*", hold_first_page)
     with page.expect_request("**/queue/bulk/messages?*") as late:
-        pass
+        page.clock.fast_forward(REFRESH_MS)
     with page.expect_event("requestfailed", lambda request: request == late.value):
         page.get_by_role("button", name="Next").click()
     browser_page.wait_for_text("51 to 100 of 120")
@@ -339,13 +339,14 @@ def test_previous_page_is_shown_after_the_last_one_is_consumed(
 ) -> None:
     for number in range(60):
         console.publish("orders", body=f"{number}")
-    browser_page = open_page(console)
+    browser_page = open_page(console, has_clock=True)
     page = browser_page.open("queue/orders/messages?offset=50", "51 to 60 of 60")
     console.request(
         "POST",
         "/destinations/queue/orders/messages/actions",
         {"action": "delete", "all": True, "limit": 20},
     )
+    page.clock.fast_forward(REFRESH_MS)
     browser_page.wait_for_text("1 to 40 of 40")
     expect(page.get_by_text("No ready messages")).to_have_count(0)
     browser_page.open("queue/orders/messages?offset=1000", "1 to 40 of 40")
@@ -536,16 +537,18 @@ def test_dialogs_of_rows_state_the_latest_figures(
     jms = console.jms("desk")
     session = jms.session()
     session.consumer(Topic("prices"), name="desk", durable=True).close()
-    browser_page = open_page(console)
+    browser_page = open_page(console, has_clock=True)
     page = browser_page.open("topic/prices/subscriptions", "durable")
     producer = session.producer(Topic("prices"))
     for number in range(3):
         producer.send(f"{number}")
+    page.clock.fast_forward(REFRESH_MS)
     page.get_by_role("row").filter(has_text="3").get_by_role("button", name="Delete desk…").click()
     page.get_by_role("dialog").get_by_text("3 messages will be deleted").wait_for()
     page.keyboard.press("Escape")
     browser_page.open("connections", "desk")
     session.consumer(Queue("orders"))
+    page.clock.fast_forward(REFRESH_MS)
     row = page.get_by_role("row").filter(has_text="jmq")
     expect(row.locator("[data-label=Consumers]")).to_have_text("1")
     row.get_by_role("button", name="Close").click()

@@ -28,6 +28,8 @@ LISTEN: Final = tuple(
 SCREENSHOT_DIRECTORY: Final = Path(__file__).parents[2] / "build" / "screenshots"
 TIMEOUT_MS: Final = 60_000
 """Time limit for a page to show a text; other tests may delay the browser."""
+REFRESH_MS: Final = 5_000
+"""Longest interval in which a page of the console requests its data again."""
 
 expect.set_options(timeout=TIMEOUT_MS)
 
