@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.broker import Broker, Destination, EngineSettings, ManualClock, scan
+from sluicemq.broker.redelivery import REQUEUED_TOGETHER
 from sluicemq.broker.scheduler import Scans
 from sluicemq.broker.subscription import DISCARDED_TOGETHER
 from sluicemq.journal.interface import MemoryJournal
@@ -253,6 +254,52 @@ def test_message_of_deleted_queue_that_is_still_to_be_dropped_is_not_dead_letter
 def is_up() -> bool:
     """The deadline of scans that never have time."""
     return True
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_many_unacked_messages_are_requeued_in_slices(in_transaction: bool) -> None:
+    scan_time = ScanTime(2)
+    broker = Broker(MemoryJournal(), ManualClock(), start_deadline=scan_time.start)
+    queue = broker.destinations.queue("q")
+    for number in range(1000):
+        broker.publish(queue, Message(queue.address, b"%d" % number))
+    broker.flush()
+    reader = Reader(broker)
+    reader.consumer = broker.attach(queue.queue, reader, Window(1000, False))
+    broker.flush()
+    assert queue.unacked == 1000
+    if in_transaction:
+        transaction = broker.transactions.begin()
+        for sequence in list(reader.consumer.unacked):
+            broker.transactions.acknowledge(transaction, reader.consumer, sequence)
+        broker.transactions.rollback(transaction)
+    else:
+        broker.detach(reader.consumer)
+    assert queue.waiting <= 2 * REQUEUED_TOGETHER
+    other_reader = Reader(broker)
+    other_reader.consumer = broker.attach(queue.queue, other_reader, Window(1, True))
+    broker.publish(queue, Message(queue.address, b"late"))
+    while (unacked := queue.unacked) > 1:
+        assert other_reader.got() == []  # later messages do not precede those to be requeued
+        broker.flush()
+        assert unacked - queue.unacked <= 2 * REQUEUED_TOGETHER
+    bodies = other_reader.got()
+    while queue.queue.waiting:
+        other_reader.acknowledge()
+        bodies += other_reader.got()
+    assert bodies == [*map(str, range(1000)), "late"]
+    assert not queue.queue.retired
+
+
+def test_unacked_messages_are_requeued_at_once_while_broker_stops() -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    reader = fixture.read(queue, 1000)
+    fixture.send(queue, *map(str, range(300)))
+    fixture.broker.scans.schedule(lambda: None)
+    fixture.broker.stop()
+    fixture.broker.detach(reader.consumer)
+    assert (queue.waiting, queue.unacked) == (300, 0)
 
 
 def test_purge_includes_unacked_messages_that_are_delayed_meanwhile() -> None:

@@ -13,18 +13,23 @@ not dispatched to that kind again, and costs other queues nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
 from sluicemq.broker.dispatch import dispatch
 from sluicemq.broker.pending.queue import PendingQueue
-from sluicemq.broker.redelivery import release
+from sluicemq.broker.redelivery import REQUEUED_TOGETHER, release, requeue_in_slices
 from sluicemq.broker.routing import Routes, Selector
 from sluicemq.broker.selector_rescan import SelectorRescan
 from sluicemq.broker.selectors.equality import Equality
 from sluicemq.broker.state import Consumer, Delivery, Destination, Sink, Subscription, Window
-from sluicemq.broker.subscription import dead_letter, mark_available, stop_ack_timer
+from sluicemq.broker.subscription import (
+    dead_letter,
+    mark_available,
+    remove_drained_consumer,
+    stop_ack_timer,
+)
 from sluicemq.model.dead_letters import is_dead_letter
 from sluicemq.model.errors import DestinationPrivate, LimitExceeded, SubscriptionInUse
 from sluicemq.model.message import Message
@@ -72,25 +77,40 @@ def attach(
     return consumer
 
 
-def detach(consumer: Consumer) -> None:
-    """Remove a consumer and return its unacked deliveries to their original positions."""
-    if consumer in consumer.subscription.consumers:
+def detach(consumer: Consumer, unattempted: Container[int], *, ignore_max_attempts: bool) -> None:
+    """Remove a consumer and return its unacked deliveries: see Broker.detach."""
+    subscription = consumer.subscription
+    if consumer in subscription.consumers:
         _remove_consumer(consumer)
-        release(consumer)
         stop_ack_timer(consumer)
-        _end_removal(consumer.subscription)
-    elif consumer.retired:
-        release(consumer)
+        _end_removal(subscription)
+    if consumer.unacked:
+        consumer.retired = True
+        subscription.retired[consumer] = None
+        steps = _release_all(consumer, unattempted, ignore_max_attempts)
+        requeue_in_slices(subscription, len(consumer.unacked), steps)
 
 
-def retire(consumer: Consumer, kept: Iterable[int], attempted: bool) -> None:
+def _release_all(
+    consumer: Consumer, unattempted: Container[int], ignore_max_attempts: bool
+) -> Iterator[None]:
+    """Return the deliveries of a retired consumer, which is detached when it holds none."""
+    while sequences := list(islice(consumer.unacked, REQUEUED_TOGETHER)):
+        prefetched = [sequence for sequence in sequences if sequence in unattempted]
+        release(consumer, prefetched, attempted=False)
+        release(consumer, sequences, ignore_max_attempts=ignore_max_attempts)
+        yield
+    remove_drained_consumer(consumer)
+    consumer.retired = False
+
+
+def retire(consumer: Consumer, kept: Container[int], attempted: bool) -> None:
     """Remove a consumer that keeps some of its deliveries: see Broker.retire."""
     subscription = consumer.subscription
     if consumer not in subscription.consumers:
         return
     _remove_consumer(consumer)
-    kept_sequences = set(kept)
-    sequences = [sequence for sequence in consumer.unacked if sequence not in kept_sequences]
+    sequences = [sequence for sequence in consumer.unacked if sequence not in kept]
     release(consumer, sequences, attempted)
     consumer.retired = True
     consumer.window = Window(0, False)

@@ -7,7 +7,7 @@ commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -209,9 +209,9 @@ class Broker:
     def _close(self, subscription: Subscription) -> list[Consumer]:
         """Close a subscription, discard its messages, and return its detached consumers."""
         subscription.closed = True
-        consumers = self._take_consumers(subscription)
         for consumer in list(subscription.retired):
-            attachment.detach(consumer)
+            self.detach(consumer)
+        consumers = self._take_consumers(subscription)
         discard_waiting(subscription)
         return consumers
 
@@ -219,7 +219,7 @@ class Broker:
         """Detach the consumers of a subscription and return them."""
         consumers = list(subscription.consumers)
         for consumer in consumers:
-            attachment.detach(consumer)
+            self.detach(consumer)
         return consumers
 
     def delete_temporary(self, owner: object) -> None:
@@ -449,17 +449,28 @@ class Broker:
         """
         return attachment.attach(subscription, sink, window, selector, ack_timeout, owner)
 
-    def detach(self, consumer: Consumer) -> None:
-        """Remove a consumer and return its unacked deliveries to their original positions."""
-        attachment.detach(consumer)
+    def detach(
+        self,
+        consumer: Consumer,
+        unattempted: Container[int] = (),
+        *,
+        ignore_max_attempts: bool = False,
+    ) -> None:
+        """Remove a consumer and return its unacked deliveries to their original positions.
+
+        Those whose sequences are `unattempted` were prefetched and count no attempt;
+        `ignore_max_attempts` as in redelivery.release. Many deliveries return in slices of the time
+        for scans, and their subscription dispatches nothing until then.
+        """
+        attachment.detach(consumer, unattempted, ignore_max_attempts=ignore_max_attempts)
 
     def retire(
-        self, consumer: Consumer, kept: Iterable[int] = (), *, attempted: bool = False
+        self, consumer: Consumer, kept: Container[int] = (), *, attempted: bool = False
     ) -> None:
         """Remove a consumer that still holds deliveries.
 
         The consumer no longer counts for limits, statistics and dispatch. It keeps the deliveries
-        listed in `kept`: they may be acknowledged, released and added to transactions through it as
+        in `kept`: they may be acknowledged, released and added to transactions through it as
         before; `detach` returns the remaining ones. All other deliveries return to their original
         positions, and count no attempt unless `attempted`. The deliveries it keeps restore no
         credit.

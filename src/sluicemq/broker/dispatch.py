@@ -83,6 +83,7 @@ def add(
         and not destination.paused
         and not core.halted
         and not (destination.limited and destination.would_exceed_limits(size))
+        and not subscription.requeuing
     ):
         consumer = next(iter(pending_queue.available_consumers))
         if consumer.window.credit == 1:
@@ -187,7 +188,7 @@ def dispatch(subscription: Subscription) -> None:
     A message may match the selectors of several pending queues, and the first of them delivers it.
     So the pending queue that is served first comes last the next time.
     """
-    if subscription.destination.paused or subscription.core.halted:
+    if subscription.destination.paused or subscription.core.halted or subscription.requeuing:
         compact_pending_queues(subscription)  # arrivals may have displaced others
         return
     if len(subscription.pending_queues) == 1:
@@ -279,6 +280,7 @@ def deliver_one(consumer: Consumer) -> bool:
         or consumer.suspended
         or destination.paused
         or subscription.core.halted
+        or subscription.requeuing
     ):
         return False
     delivery = _take_ready(subscription, pending_queue)

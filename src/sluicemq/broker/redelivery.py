@@ -6,8 +6,9 @@ its destination allows. Otherwise it returns to its original position, before la
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Final
 
 from sluicemq.broker.codec import Attempts, encode
 from sluicemq.broker.pending.entry import ENDED, RECORDED, SHARED, queue_order
@@ -23,6 +24,9 @@ from sluicemq.broker.subscription import (
 )
 from sluicemq.journal.format import Cause, RecordType
 from sluicemq.model.destination import DestinationSettings
+
+REQUEUED_TOGETHER: Final = 200
+"""Number of deliveries that one step of a scan requeues, with one record of the journal."""
 
 
 def release(
@@ -118,6 +122,27 @@ def requeue_unacked(
             requeue_in_place(delivery)
     core.page_out(returned)
     _journal_attempts(subscription, counts)
+
+
+def requeue_in_slices(subscription: Subscription, count: int, steps: Iterator[None]) -> None:
+    """Run the steps that requeue `count` deliveries; many of them in slices of the time for scans.
+
+    Nothing is dispatched before the last step, so that the deliveries precede later messages. While
+    the broker stops they are requeued at once, because there may be no further iteration.
+    """
+    core = subscription.core
+    if core.stopping or (count <= REQUEUED_TOGETHER and not core.scans.is_time_up()):
+        for _ in steps:
+            pass
+    else:
+        subscription.requeuing += 1
+        core.scans.begin_steps(chain(steps, _resume_dispatch(subscription)))
+
+
+def _resume_dispatch(subscription: Subscription) -> Iterator[None]:
+    subscription.requeuing -= 1
+    subscription.core.dispatchable[subscription] = None
+    yield
 
 
 def start_next_attempt(

@@ -8,11 +8,11 @@ setting of the wall clock to use.
 
 A scan is work whose length depends on the number of messages: a browse, the matching of ready
 messages against a new selector, a purge, the deletion of a destination, the commit of a large
-transaction, a list, the end of many messages with the same expiration. All scans of a broker share
-one deadline per iteration, so that a thousand of them delay other connections no more than one
-does. The rest continues in later iterations, first come, first served. The caller provides a
-function that starts a deadline; `flush` ends the iteration. A scan examines one message before it
-calls `is_time_up`, so each slice makes progress.
+transaction, a list, the return of many unacked messages, the end of many messages with the same
+expiration. All scans of a broker share one deadline per iteration, so that a thousand of them delay
+other connections no more than one does. The rest continues in later iterations, first come, first
+served. The caller provides a function that starts a deadline; `flush` ends the iteration. A scan
+examines one message before it calls `is_time_up`, so each slice makes progress.
 """
 
 from __future__ import annotations

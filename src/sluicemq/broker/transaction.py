@@ -49,7 +49,12 @@ from sluicemq.broker.codec import (
 from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.pending.entry import RECORDED, SHARED
 from sluicemq.broker.publishing import GroupCommit, Publisher
-from sluicemq.broker.redelivery import requeue_unacked, restore_unacked
+from sluicemq.broker.redelivery import (
+    REQUEUED_TOGETHER,
+    requeue_in_slices,
+    requeue_unacked,
+    restore_unacked,
+)
 from sluicemq.broker.state import Consumer, Core, Delivery, Destination, Subscription
 from sluicemq.broker.subscription import mark_window_available, remove_drained_consumer
 from sluicemq.journal.format import RecordType
@@ -495,10 +500,9 @@ class Transactions:
             sequence = self.resolve(transaction, record, False)
         acked_deliveries: dict[Subscription, list[Delivery]] = {}
         for delivery in transaction.acks:
-            del delivery.subscription.acked_in_transactions[delivery.sequence]
             acked_deliveries.setdefault(delivery.subscription, []).append(delivery)
         for subscription, deliveries in acked_deliveries.items():
-            requeue_unacked(subscription, deliveries, True)
+            requeue_in_slices(subscription, len(deliveries), _requeue(subscription, deliveries))
         transaction.end_record = sequence
         self.end(transaction, False)
         return sequence
@@ -623,6 +627,16 @@ class Transactions:
         callbacks, transaction.callbacks = transaction.callbacks, []
         for callback in callbacks:
             self._group_commit.when_durable(sequence, callback)
+
+
+def _requeue(subscription: Subscription, deliveries: list[Delivery]) -> Iterator[None]:
+    """Requeue deliveries that a transaction had acknowledged."""
+    for start in range(0, len(deliveries), REQUEUED_TOGETHER):
+        requeued = deliveries[start : start + REQUEUED_TOGETHER]
+        for delivery in requeued:
+            del subscription.acked_in_transactions[delivery.sequence]
+        requeue_unacked(subscription, requeued, True)
+        yield
 
 
 def stored_acks(deliveries: Iterable[Delivery]) -> list[tuple[int, list[int]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluicemq.broker import EngineSettings
+from sluicemq.broker.redelivery import REQUEUED_TOGETHER
 from sluicemq.model.destination import DestinationSettings
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import consumer_commands
@@ -171,6 +172,33 @@ def test_redelivery_of_messages_that_are_not_unacked_is_ignored(
     peer.acknowledge(*messages)
     other.acknowledge(*other_messages)
     assert harness.bodies("q") == []
+
+
+# --- the end of the connection -------------------------------------------------------------------
+
+
+def test_many_unacked_messages_of_closed_connection_are_requeued_in_slices(
+    harness: Harness, peer: Peer
+) -> None:
+    harness.limit("q", DestinationSettings(max_attempts=1, dead_letter=True))
+    peer.consume("q", peer.create_session(), size=1000)
+    peer.send_bytes(b"".join([peer.message("q", str(n), flags=0) for n in range(1000)]))
+    messages = peer.delivered()
+    peer.request(H.STOP, expect=Status.OK)
+    peer.redeliver(*messages[900:], attempted=False)
+    harness.scan_time.limit = 2
+    peer.session.closed()
+    queue = harness.queue("q")
+    assert 0 < queue.waiting <= 2 * REQUEUED_TOGETHER
+    other = harness.connect()
+    other.consume("q", other.create_session())
+    for _ in range(4):
+        harness.run_event_loop()
+    redelivered = other.delivered()
+    # the first one has been received, and has used up its attempts
+    assert [int(message.body) for message in redelivered] == list(range(1, 1000))
+    counts = [message.variable.delivery_count for message in redelivered]
+    assert counts == [2] * 899 + [1] * 100
 
 
 # --- DELETE_CONSUMER -----------------------------------------------------------------------------

@@ -215,6 +215,7 @@ class JmsConsumer:
         "_full",
         "_outbound",
         "_pattern",
+        "_retired",
         "_written",
         "closed",
         "credit",
@@ -256,6 +257,8 @@ class JmsConsumer:
         self.unacked: Unacked[bytes, tuple[int, Delivery]] = Unacked()
         self.pending: deque[Delivery] = deque()
         self.last_acked_index = 0
+        self._retired: list[Consumer] = []
+        """After DELETE_CONSUMER, consumers of the engine that hold the unacked messages."""
         self._written = 0
         self._full = False
         """True if it has the maximum number of unacked messages."""
@@ -606,35 +609,25 @@ class JmsConsumer:
         self.unacked.keep(lambda entry: entry[0] <= boundary and self._is_unacked(entry))
         kept = {delivery.sequence for _, (_, delivery) in self.unacked.entries()}
         self.pending.clear()
-        engine_consumers = self._stop_delivery()
-        for engine_consumer in engine_consumers:
-            self._broker.retire(engine_consumer, kept.intersection(engine_consumer.unacked))
-        self._delete_unused_subscriptions(engine_consumers)
+        self._retired = self._stop_delivery()
+        for engine_consumer in self._retired:
+            self._broker.retire(engine_consumer, kept)
+        self._delete_unused_subscriptions(self._retired)
         self._continue_safe_mode()
 
     def end(self) -> None:
         """Requeue all unacked messages at the end of the session or of the connection."""
         pending = {delivery.sequence for delivery in self.pending}
-        entries = sorted((entry for _, entry in self.unacked.entries()), key=itemgetter(0))
-        first = [delivery.sequence for _, delivery in islice(entries, 1)]
-        engine_consumers = dict.fromkeys(self.pauses.consumers)
-        for engine_consumer, _ in self._unacked_of(delivery for _, delivery in entries):
-            engine_consumers[engine_consumer] = None
-        broker = self._broker
+        entries = (entry for _, entry in self.unacked.entries())
+        first = min(entries, key=itemgetter(0), default=None)
+        engine_consumers = self._retired if self.closed else self._stop_delivery()
         for engine_consumer in engine_consumers:
-            broker.release(
-                engine_consumer, pending.intersection(engine_consumer.unacked), attempted=False
-            )
-            broker.release(
-                engine_consumer,
-                set(engine_consumer.unacked).difference(first),
-                ignore_max_attempts=True,
-            )
-            broker.detach(engine_consumer)
+            if first is not None:
+                self._broker.release(engine_consumer, [first[1].sequence])
+            self._broker.detach(engine_consumer, pending, ignore_max_attempts=True)
         self.unacked.clear()
         self.pending.clear()
-        if not self.closed:
-            self._delete_unused_subscriptions(self._stop_delivery())
+        self._delete_unused_subscriptions(engine_consumers)
         self._continue_safe_mode()
 
     def _continue_safe_mode(self) -> None:
