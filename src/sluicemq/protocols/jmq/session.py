@@ -67,7 +67,8 @@ from sluicemq.protocols.jmq.subscriptions import (
     client_id_in_use_error,
     expand_client_id,
 )
-from sluicemq.protocols.jmq.transactions import Branches, TransactionCommands
+from sluicemq.protocols.jmq.transaction_commands import TransactionCommands
+from sluicemq.protocols.jmq.transactions import Branches
 from sluicemq.protocols.jmq.wire import (
     MAX_HEADER,
     MAX_PROPERTIES,
