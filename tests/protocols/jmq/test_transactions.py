@@ -10,7 +10,7 @@ import pytest
 from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq import transactions
+from sluicemq.protocols.jmq import transaction_commands, transactions
 from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.fields import QUEUE_CLASS, encode_blocks, encode_header
 from sluicemq.protocols.jmq.packets import A, AckMode, P, PacketType, Q, R, Status
@@ -231,6 +231,26 @@ def test_rollback_redelivers_if_requested(harness: Harness, peer: Peer) -> None:
     peer.request(H.ROLLBACK_TRANSACTION, properties, expect=Status.OK)
     peer.resume(consumer, 2)
     assert [m.variable.delivery_count for m in peer.delivered()] == [2, 2]
+
+
+def test_large_rollback_with_redelivery_does_not_delay_other_clients(
+    harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_commands, "BATCH", 2)
+    consumer = peer.consume("q", peer.create_session(AckMode.NONE), size=5)
+    transaction = peer.begin()
+    peer.send("q", *"abcde")
+    peer.acknowledge(*peer.delivered(), transaction=transaction)
+    peer.resume(consumer, 5)
+    harness.scan_time.limit = 1
+    properties = {**id_property(transaction), "JMQRedeliver": True}
+    peer.session.receive(peer.encode_request(H.ROLLBACK_TRANSACTION, properties)[1])
+    peer.session.receive(peer.encode_request(H.COMMIT_TRANSACTION, id_property(transaction))[1])
+    assert peer.texts() == ["a", "b", "c", "d"]  # others have their turn
+    harness.run_event_loop()
+    [last, rollback, commit] = peer.receive()
+    assert last.body == b"e"
+    assert (status(rollback), status(commit)) == (Status.OK, Status.NOT_FOUND)
 
 
 def test_session_that_is_closed_in_transaction(harness: Harness, peer: Peer) -> None:

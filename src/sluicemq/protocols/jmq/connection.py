@@ -147,7 +147,7 @@ class SelectorPending(Exception):
 
 class RequestPending(Exception):
     """Raised if a request takes longer than this iteration allows: the search for a message that
-    is sent again, or the acknowledgement or redelivery of many messages.
+    is sent again, or the acknowledgement or redelivery of many messages, also by a rollback.
 
     The packet is processed again in a later iteration, which continues the request.
     """

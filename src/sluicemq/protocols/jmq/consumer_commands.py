@@ -69,7 +69,8 @@ MAX_CLOSED_CONSUMERS: Final = 10_000
 """Maximum number of closed consumers that a connection knows."""
 
 BATCH: Final = 1000
-"""Number of messages of one acknowledgement that are processed together."""
+"""Number of messages of one acknowledgement, or of one rollback with redelivery, that are processed
+together."""
 
 Block = tuple[int, bytes]
 """Consumer id and SysMessageID of a message."""

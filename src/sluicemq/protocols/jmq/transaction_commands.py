@@ -16,7 +16,8 @@ from typing import Final
 
 from sluicemq.model.errors import BrokerError
 from sluicemq.protocols.java import Long, dumps_map
-from sluicemq.protocols.jmq.connection import JmqConnection
+from sluicemq.protocols.jmq.connection import JmqConnection, RequestPending
+from sluicemq.protocols.jmq.consumer_commands import BATCH
 from sluicemq.protocols.jmq.destinations import DEFAULTS
 from sluicemq.protocols.jmq.fields import decode_xid, encode_xid
 from sluicemq.protocols.jmq.packets import (
@@ -155,13 +156,23 @@ class TransactionCommands:
         self._next_state(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
         if not branch.has_ended:
             if boolean(packet, "JMQRedeliver"):
-                attempted = boolean(packet, "JMQSetRedelivered", True)
-                messages = self._branches.revoke_acks(branch, list(branch.acked))
-                for consumer, sysids in messages.items():
-                    consumer.redeliver(sysids, attempted)
+                self._redeliver_acked(branch, boolean(packet, "JMQSetRedelivered", True))
             self._branches.roll_back(branch)
         claim_transaction(self._connection.identity, branch.transaction)
         self._reply_when_durable(branch, partial(self._reply, packet, branch))
+
+    def _redeliver_acked(self, branch: Branch, attempted: bool) -> None:
+        """Redeliver the messages acknowledged in a transaction. Raises RequestPending when the time
+        for scans is used up; then the transaction can only be rolled back."""
+        blocks = list(branch.acked)
+        for start in range(0, len(blocks), BATCH):
+            if start and self._broker.scans.is_time_up():
+                branch.state = State.FAILED
+                branch.failure = branch.failure or "its rollback has begun"
+                raise RequestPending
+            messages = self._branches.revoke_acks(branch, blocks[start : start + BATCH])
+            for consumer, sysids in messages.items():
+                consumer.redeliver(sysids, attempted)
 
     def _reply_when_durable(self, branch: Branch, reply: Callable[[], None]) -> None:
         """Reply to the end of a transaction once it is durable."""
