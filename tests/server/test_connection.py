@@ -521,6 +521,29 @@ def test_frame_timeout_limits_frames_that_arrive_in_tiny_parts(
     assert fixture.listener.closed == {"frame-timeout": 1}
 
 
+def test_frame_timeout_applies_to_skipped_frame_while_messages_wait(
+    fixture: ConnectionFixture,
+) -> None:
+    receive(fixture, 500, incomplete=False)  # messages that wait for capacity
+    receive(fixture, 501)  # the beginning of a frame that is skipped
+    for _ in range(5):
+        advance_time(fixture, 12)
+        assert not fixture.listener.closed
+        receive(fixture, 501)
+    advance_time(fixture, 1)
+    assert fixture.listener.closed == {"frame-timeout": 1}
+
+
+def test_frame_timeout_of_new_frame_excludes_time_before_it(fixture: ConnectionFixture) -> None:
+    receive(fixture, 500, incomplete=False)  # messages that wait for capacity
+    advance_time(fixture, 1000)
+    receive(fixture, 501)
+    advance_time(fixture, 60)
+    assert not fixture.listener.closed
+    advance_time(fixture, 1)
+    assert fixture.listener.closed == {"frame-timeout": 1}
+
+
 def test_complete_requests_have_no_frame_timeout(fixture: ConnectionFixture) -> None:
     receive(fixture, 10, incomplete=False)
     advance_time(fixture, 1000)

@@ -69,6 +69,7 @@ class Connection(asyncio.Protocol):
         "_reason",
         "_session",
         "_transport",
+        "_was_incomplete",
         "active_at",
         "connected_at",
         "held_bytes",
@@ -99,6 +100,8 @@ class Connection(asyncio.Protocol):
         self._input_at = 0
         """Steady ms of the last progress: the beginning of the unfinished frame, PROGRESS_BYTES
         more of it, or the time since which reading is possible."""
+        self._was_incomplete = False
+        """A frame had been received in part after the last read that left input."""
         self._progress_at = 0
         """Value of `received_bytes` that is the next progress of the unfinished frame."""
         self._login_used = 0
@@ -192,9 +195,12 @@ class Connection(asyncio.Protocol):
             session.receive(data)
             session = self._session  # it may have been replaced, or be closed
             if session is not None and (session.buffered or self.held_bytes):
-                # the bytes of a skipped frame are not held, and count as 1
-                is_new = 1 < session.buffered < self.held_bytes + len(data)
-                if is_new or not self.held_bytes or self.received_bytes >= self._progress_at:
+                # the bytes of a skipped frame are not held: it counts as 1, in addition to messages
+                # that wait for capacity
+                is_new = session.buffered < self.held_bytes + len(data)
+                is_new = is_new and session.buffered not in (1, self.held_bytes)
+                was_incomplete, self._was_incomplete = self._was_incomplete, session.incomplete
+                if is_new or not was_incomplete or self.received_bytes >= self._progress_at:
                     self._input_at = self.active_at
                     self._progress_at = self.received_bytes + PROGRESS_BYTES
                 self._report_input()
