@@ -15,7 +15,7 @@ import pytest
 import structlog
 
 from sluicemq.protocols.transport import Login, SessionInfo
-from sluicemq.server.connection import PROGRESS_BYTES, Connection
+from sluicemq.server.connection import Connection
 from sluicemq.server.input_budget import InputBudget
 from sluicemq.server.listener import ConnectionRegistry
 
@@ -470,6 +470,20 @@ def test_stalled_connection_is_closed_while_budget_is_exhausted(
     assert fixture.session.calls[-1] == "disconnect"
 
 
+def test_slow_frame_is_closed_while_budget_is_exhausted() -> None:
+    limit = 8 << 20
+    fixture = ConnectionFixture(InputBudget(limit, 30.0))
+    size = limit + 1
+    receive(fixture, size)
+    for part in [limit // 128, *[16 * 1024] * 3]:
+        advance_time(fixture, 10)
+        size += part
+        receive(fixture, size, data=bytes(part))
+    assert not fixture.listener.closed
+    advance_time(fixture, 2)
+    assert fixture.listener.closed == {"input-stalled": 1}
+
+
 def test_complete_requests_do_not_suspend_other_connections(
     fixture: ConnectionFixture,
 ) -> None:
@@ -499,7 +513,8 @@ def test_connection_that_awaits_no_input_does_not_stall(
 def test_frame_timeout_closes_connection_without_progress(fixture: ConnectionFixture) -> None:
     receive(fixture, 10)
     advance_time(fixture, 59)
-    receive(fixture, 1 + PROGRESS_BYTES, data=bytes(PROGRESS_BYTES))
+    progress = fixture.listener.budget.progress_bytes
+    receive(fixture, 1 + progress, data=bytes(progress))
     advance_time(fixture, 60)
     assert not fixture.listener.closed
     advance_time(fixture, 1)

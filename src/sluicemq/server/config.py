@@ -110,8 +110,8 @@ class BrokerSettings(EngineOptions, frozen=True, kw_only=True):
         float,
         about(
             "Time after which a connection is closed that sends neither the end of an incomplete "
-            "frame nor 16 KiB more of it although the broker reads from it, while "
-            "`input_memory_limit` is exceeded.",
+            "frame nor 1/128 of `input_memory_limit` (at least 16 KiB) more of it although the "
+            "broker reads from it, while that limit is exceeded.",
             Unit.SECONDS,
             ge=0.1,
             le=3600,

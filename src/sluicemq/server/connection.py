@@ -35,10 +35,6 @@ resets it, and the peer might not receive the error that was sent."""
 DISCONNECT_SECONDS: Final = 5.0
 """Time for a disconnected peer to read its remaining output."""
 
-PROGRESS_BYTES: Final = 16 * 1024
-"""Bytes of an unfinished frame that count as progress. Otherwise a client could send one byte at a
-time and hold the memory for input for as long as it likes."""
-
 _RESET: Final = struct.pack("ii", 1, 0)
 """Value of SO_LINGER with which closing a TCP socket resets the connection."""
 
@@ -64,7 +60,7 @@ class Connection(asyncio.Protocol):
         "_login_used",
         "_out",
         "_output_timer",
-        "_progress_at",
+        "_progress_from",
         "_quick_ack_socket",
         "_reason",
         "_session",
@@ -98,12 +94,12 @@ class Connection(asyncio.Protocol):
         self.held_bytes = 0
         """Bytes of input that the session has not processed yet, as reported to InputBudget."""
         self._input_at = 0
-        """Steady ms of the last progress: the beginning of the unfinished frame, PROGRESS_BYTES
-        more of it, or the time since which reading is possible."""
+        """Steady ms of the last progress: the beginning of the unfinished frame, enough
+        more of it (`InputBudget.progress_bytes`), or the time since which reading is possible."""
         self._was_incomplete = False
         """A frame had been received in part after the last read that left input."""
-        self._progress_at = 0
-        """Value of `received_bytes` that is the next progress of the unfinished frame."""
+        self._progress_from = 0
+        """Value of `received_bytes` at the last progress of the unfinished frame."""
         self._login_used = 0
         """Ms of the deadline for the login that had been used at the time `_login_at`."""
         self.received_bytes = 0
@@ -200,9 +196,11 @@ class Connection(asyncio.Protocol):
                 is_new = session.buffered < self.held_bytes + len(data)
                 is_new = is_new and session.buffered not in (1, self.held_bytes)
                 was_incomplete, self._was_incomplete = self._was_incomplete, session.incomplete
-                if is_new or not was_incomplete or self.received_bytes >= self._progress_at:
+                progress = self.received_bytes - self._progress_from
+                has_progress = progress >= self._admission.budget.progress_bytes
+                if is_new or not was_incomplete or has_progress:
                     self._input_at = self.active_at
-                    self._progress_at = self.received_bytes + PROGRESS_BYTES
+                    self._progress_from = self.received_bytes
                 self._report_input()
         except Exception as error:
             self.fault(error)
@@ -365,8 +363,9 @@ class Connection(asyncio.Protocol):
         if exhausted_since >= 0 and now - max(self._input_at, exhausted_since) > timeout * 1000:
             self.end(
                 "input-stalled",
-                f"{self.held_bytes} bytes of unfinished input without progress for {timeout:g} s, "
-                "while memory for input was exhausted",
+                f"{self.held_bytes} bytes of unfinished input, and neither its end nor "
+                f"{budget.progress_bytes} bytes more within {timeout:g} s, while memory for input "
+                "was exhausted",
             )
 
     def review_login(self, now: int) -> bool:

@@ -12,8 +12,8 @@ beginning of an HTTP body, requests after a login. `Connection` reports the numb
                        the reader hold so much: each may add one read before it is suspended, and
                        there may be many
 
-The reader may exceed the limit by one frame, so the budget cannot deadlock; `Connection` closes a
-reader that makes no progress.
+The reader may exceed the limit by one frame, so the budget cannot deadlock. `Connection` closes a
+reader that makes too little progress, so that it does not keep the others waiting for hours.
 
 Frames that are decompressed in another thread need memory that no connection holds yet. It is
 reserved before that begins, and counts as used. The first reservation may exceed the limit.
@@ -28,6 +28,12 @@ READ_BYTES: Final = 256 * 1024
 """Maximum bytes of a single read of the event loop."""
 CEILING_FACTOR: Final = 2
 """Ceiling of the budget, in multiples of its limit."""
+_PROGRESS_BYTES: Final = 16 * 1024
+"""Bytes of an unfinished frame that count as progress. Otherwise a client could send one byte at a
+time and hold the memory for input for as long as it likes."""
+_PROGRESS_SHARE: Final = 128
+"""Progress of the reader while the budget is exhausted, as a fraction of the limit: a frame as
+large as the limit is complete, or its connection closed, after 128 times `stall_timeout`."""
 
 
 class InputHolder(Protocol):
@@ -81,6 +87,13 @@ class InputBudget:
     def holders(self) -> int:
         """Number of connections that hold input."""
         return len(self._holders)
+
+    @property
+    def progress_bytes(self) -> int:
+        """Bytes of an unfinished frame that count as progress now."""
+        if self.used <= self.limit:
+            return _PROGRESS_BYTES
+        return max(_PROGRESS_BYTES, self.limit // _PROGRESS_SHARE)
 
     def report(self, holder: InputHolder, held_bytes: int) -> bool:
         """Record that a connection holds `held_bytes` now.
