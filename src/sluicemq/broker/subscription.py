@@ -346,15 +346,11 @@ def _owner_of_end(delivery: Delivery) -> Subscription | None:
 
 
 def end_unjournaled(delivery: Delivery, cause: Cause) -> None:
-    """End a delivery without journaling it, because the caller does if needed
+    """End a delivery that is no longer counted, without journaling it: the caller does if needed
     (`prepare_completion`).
     """
     subscription = delivery.subscription
     sequence = delivery.sequence
-    if delivery.state == SCHEDULED:
-        subscription.scheduled.pop(sequence, None)
-        subscription.refused.pop(sequence, None)
-        subscription.core.timers.note_ended()
     if delivery.attempts:
         subscription.requeued.pop(sequence, None)
     delivery.state = ENDED
