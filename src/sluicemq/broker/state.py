@@ -826,7 +826,6 @@ class Core:
     def load(self, delivery: Delivery) -> Message:
         """Load a paged-out message into memory. Raises JournalDamaged or RecordNotFound."""
         message = self.journal.fetch(delivery.sequence)
-        message.sequence = delivery.sequence
         if not message.references:
             self.memory += self.size_in_memory(message)
         message.references += 1
