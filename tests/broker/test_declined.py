@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.broker import attachment
+from sluicemq.broker import EngineSettings, attachment
 from sluicemq.broker.selectors import compile_selector
 from sluicemq.model.errors import SelectorError
 from tests.support.broker import BrokerFixture, Reader, TypeSelector, bodies
@@ -45,6 +45,18 @@ def test_declined_message_is_not_offered_to_its_kind_again() -> None:
         fixture.wait(1000)
     fixture.send(queue, "small")
     assert "large" not in (first.got() + second.got())[1:]
+    assert queue.queue.ready == 1
+
+
+def test_message_may_be_declined_after_it_was_paged_out() -> None:
+    fixture = BrokerFixture(EngineSettings(memory_budget=0))
+    queue = fixture.queue()
+    fixture.read(queue, 0)
+    reader = fixture.read(queue)
+    [sequence] = fixture.send(queue, "large")
+    fixture.broker.page_out(reader.consumer.unacked.values())
+    assert reader.consumer.unacked[sequence].message is None
+    fixture.broker.decline(reader.consumer, [sequence], "plain", "TooLarge")
     assert queue.queue.ready == 1
 
 

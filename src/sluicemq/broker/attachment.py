@@ -262,7 +262,10 @@ class Acceptable:
 
 
 def decline(consumer: Consumer, sequences: Iterable[int], kind: str, reason: str) -> None:
-    """Return deliveries that a consumer cannot process; see Broker.decline."""
+    """Return deliveries that a consumer cannot process; see Broker.decline.
+
+    Raises JournalDamaged, RecordNotFound.
+    """
     subscription = consumer.subscription
     unacked = [sequence for sequence in sequences if sequence in consumer.unacked]
     if not unacked or consumer not in subscription.consumers:
@@ -275,8 +278,7 @@ def decline(consumer: Consumer, sequences: Iterable[int], kind: str, reason: str
         reselect(consumer, selector)
     returned_sequences: list[int] = []
     for sequence in unacked:
-        message = consumer.unacked[sequence].message
-        assert message is not None  # unacked deliveries have their message in memory
+        message = subscription.core.read(consumer.unacked[sequence])
         selector.decline(sequence)
         if selector.can_wait(message):
             returned_sequences.append(sequence)

@@ -31,7 +31,7 @@ class Entry:
 
     sequence    identity of the message
     order       position in the queue; equals `sequence` until the message is requeued at the tail
-    message     None while paged out; always present while unacked
+    message     None while paged out; present when the entry is passed to a consumer
     priority    0-9
     attempts    deliveries so far, this one included
     expires     steady ms, 0 = never
