@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 
 from sluicemq.broker.scheduler import FEW_ENDED
+from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability
 from tests.support.broker import DAY, BrokerFixture, Reader, TypeSelector, delivery_objects, purge
 
@@ -97,3 +99,13 @@ def test_lazy_messages_above_budget_are_released_when_durable() -> None:
         fixture.send(queue, "a", durability=Durability.LAZY)
         reader.acknowledge()
     assert delivery_objects(queue) < 10
+
+
+def test_deleted_temporary_destination_does_not_keep_its_owner() -> None:
+    fixture = BrokerFixture()
+    owners = [Reader(fixture.broker)]
+    reference = weakref.ref(owners[0])
+    queue = fixture.broker.destinations.declare(Address(Kind.QUEUE, "q"), owner=owners[0])
+    fixture.broker.delete_temporary(owners.pop())
+    assert queue.temporary
+    assert reference() is None
