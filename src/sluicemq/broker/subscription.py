@@ -403,7 +403,7 @@ def expire_all(deliveries: list[Delivery]) -> Iterator[None]:
         if (
             (delivery.state == READY or delivery.state == SCHEDULED)
             and not subscription.closed
-            # otherwise it has expired already, and waits for capacity in the dead-letter queue
+            # otherwise it has ended already, and waits for capacity in the dead-letter queue
             and delivery.sequence not in subscription.refused
         ):
             expire(delivery)
@@ -445,8 +445,6 @@ def _keep_refused(delivery: Delivery, reason: str, force: bool) -> None:
     core = subscription.core
     subscription.waiting += 1
     subscription.waiting_bytes += delivery.size
-    if delivery.expires:
-        core.wheel.discard(delivery)
     delivery.state = SCHEDULED
     delivery.consumer = None
     delivery.delivered = core.clock.steady + core.settings.dead_letter_retry
