@@ -364,6 +364,23 @@ def test_pending_messages_wait_while_their_queue_is_paused(harness: Harness, pee
     assert [message.variable.delivery_count for message in redelivered] == [2, 2]
 
 
+def test_pending_messages_of_wildcard_wait_while_their_topic_is_paused(
+    harness: Harness, peer: Peer
+) -> None:
+    peer.create("t.a", topic=True)
+    peer.create("t.b", topic=True)
+    consumer = peer.consume("t.*", peer.create_session(), topic=True, size=4)
+    for name, text in (("t.a", "1"), ("t.b", "2"), ("t.a", "3"), ("t.b", "4")):
+        peer.send(name, text, topic=True)
+    peer.redeliver(*peer.delivered(), attempted=True)
+    harness.broker.destinations.set_paused(harness.topic("t.b"), True)
+    peer.resume(consumer, 4)
+    assert peer.texts() == ["1", "3"]
+    harness.broker.destinations.set_paused(harness.topic("t.b"), False)
+    harness.run_event_loop()
+    assert peer.texts() == ["2", "4"]
+
+
 @pytest.mark.parametrize(
     ("in_memory", "in_transaction"), [((), False), ((0, 39), False), ((), True)]
 )

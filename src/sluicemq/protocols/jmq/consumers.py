@@ -37,7 +37,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, takewhile
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, Final
 
 from sluicemq.broker import (
@@ -191,7 +191,12 @@ class Outbound:
 
 _PAUSED: Final = 1
 """Reason for a pause: this consumer or its connection may not receive more now."""
-_message_of: Final = attrgetter("message")
+
+
+def _can_be_batched(delivery: Delivery) -> bool:
+    """Return whether a pending message can be written without a read from the journal, and its
+    destination is not paused."""
+    return delivery.message is not None and not delivery.subscription.destination.paused
 
 
 class JmsConsumer:
@@ -410,8 +415,7 @@ class JmsConsumer:
     def _write_pending(self) -> bool:
         """Write pending messages up to the limits; return whether more may be written then.
 
-        Those of a paused destination return to their subscription, except that a wildcard's
-        consumer may write some among those of other topics.
+        Those of a paused destination return to their subscription.
         """
         pending = self.pending
         outbound = self._outbound
@@ -425,7 +429,7 @@ class JmsConsumer:
             capacity = min(outbound.capacity, self.credit.messages_left, len(pending), MAX_BATCH)
             if self._counts_bytes:
                 capacity = 1
-            loaded_count = len(list(takewhile(_message_of, islice(pending, capacity))))
+            loaded_count = len(list(takewhile(_can_be_batched, islice(pending, capacity))))
             candidates = [pending.popleft() for _ in range(loaded_count or 1)]
             deliveries = [delivery for _, delivery in self._unacked_of(candidates)]
             if deliveries:
