@@ -524,12 +524,8 @@ class ConsumerCommands:
             if consumer is None:
                 continue
             delivery = consumer.take(sysid)
-            engine_consumer = delivery.consumer if delivery is not None else None
-            if (
-                delivery is not None
-                and engine_consumer is not None
-                and engine_consumer.sink is consumer
-            ):
+            engine_consumer = consumer.holder_of(delivery) if delivery is not None else None
+            if delivery is not None and engine_consumer is not None:
                 yield consumer, sysid, engine_consumer, delivery
             self._remove_if_unused(consumer)
 

@@ -526,16 +526,21 @@ class JmsConsumer:
     def _unacked_of(self, deliveries: Iterable[Delivery]) -> Iterator[tuple[Consumer, Delivery]]:
         """Yield the deliveries that are still unacked here, each after its consumer."""
         for delivery in deliveries:
-            engine_consumer = delivery.consumer
-            if not delivery.ended and engine_consumer is not None and engine_consumer.sink is self:
+            engine_consumer = self.holder_of(delivery)
+            if engine_consumer is not None:
                 yield engine_consumer, delivery
 
     def _is_unacked(self, entry: tuple[int, Delivery]) -> bool:
-        """Return whether a message is still unacked here: neither purged nor acknowledged
-        otherwise."""
-        delivery = entry[1]
+        """Return whether a message is still unacked here."""
+        return self.holder_of(entry[1]) is not None
+
+    def holder_of(self, delivery: Delivery) -> Consumer | None:
+        """Return the engine's consumer with which a message is unacked here; None if the message
+        has been purged, requeued or acknowledged otherwise."""
         engine_consumer = delivery.consumer
-        return not delivery.ended and engine_consumer is not None and engine_consumer.sink is self
+        if delivery.ended or engine_consumer is None or engine_consumer.sink is not self:
+            return None
+        return engine_consumer
 
     # --- acknowledgements --------------------------------------------------------------------
 
