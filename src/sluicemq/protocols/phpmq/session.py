@@ -376,8 +376,7 @@ class PhpmqSession:
         consumer = self._consumer
         if consumer is not None:
             unsent = self._forget_consumer()
-            self._broker.release(consumer, unsent, attempted=False)
-            self._broker.detach(consumer)
+            self._broker.detach(consumer, set(unsent))
 
     def _forget_consumer(self) -> list[int]:
         """Forget the consumer; return the sequences of the deliveries that have not been sent.

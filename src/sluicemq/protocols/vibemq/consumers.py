@@ -193,10 +193,9 @@ class Subscriber:
         if self._topic and not broker.keeps_messages(consumer.subscription):
             broker.unsubscribe(consumer.subscription)
             return
-        broker.release(consumer, unsent, attempted=False)
-        sequences = [sequence for sequence in consumer.unacked if sequence not in begun]
-        broker.release(consumer, sequences, attempted=attempted, ignore_max_attempts=True)
-        broker.detach(consumer)
+        broker.release(consumer, begun)
+        unattempted = set(unsent if attempted else consumer.unacked)
+        broker.detach(consumer, unattempted, ignore_max_attempts=True)
         if self._topic:
             broker.unsubscribe(consumer.subscription)
 
