@@ -220,7 +220,6 @@ class JmsConsumer:
         "_full",
         "_outbound",
         "_pattern",
-        "_retired",
         "_written",
         "closed",
         "credit",
@@ -262,8 +261,6 @@ class JmsConsumer:
         self.unacked: Unacked[bytes, tuple[int, Delivery]] = Unacked()
         self.pending: deque[Delivery] = deque()
         self.last_acked_index = 0
-        self._retired: list[Consumer] = []
-        """After DELETE_CONSUMER, consumers of the engine that hold the unacked messages."""
         self._written = 0
         self._full = False
         """True if it has the maximum number of unacked messages."""
@@ -618,18 +615,21 @@ class JmsConsumer:
         self.unacked.keep(lambda entry: entry[0] <= boundary and self._is_unacked(entry))
         kept = {delivery.sequence for _, (_, delivery) in self.unacked.entries()}
         self.pending.clear()
-        self._retired = self._stop_delivery()
-        for engine_consumer in self._retired:
+        engine_consumers = self._stop_delivery()
+        for engine_consumer in engine_consumers:
             self._broker.retire(engine_consumer, kept)
-        self._delete_unused_subscriptions(self._retired)
+        self._delete_unused_subscriptions(engine_consumers)
         self._continue_safe_mode()
 
     def end(self) -> None:
         """Requeue all unacked messages at the end of the session or of the connection."""
         pending = {delivery.sequence for delivery in self.pending}
-        entries = (entry for _, entry in self.unacked.entries())
+        entries = [entry for _, entry in self.unacked.entries()]
         first = min(entries, key=itemgetter(0), default=None)
-        engine_consumers = self._retired if self.closed else self._stop_delivery()
+        if self.closed:
+            engine_consumers = list(dict(self._unacked_of(delivery for _, delivery in entries)))
+        else:
+            engine_consumers = self._stop_delivery()
         for engine_consumer in engine_consumers:
             if first is not None:
                 self._broker.release(engine_consumer, [first[1].sequence])
