@@ -83,7 +83,6 @@ def detach(consumer: Consumer, unattempted: Container[int], *, ignore_max_attemp
     if consumer in subscription.consumers:
         _remove_consumer(consumer)
         stop_ack_timer(consumer)
-        _end_removal(subscription)
     if consumer.unacked:
         consumer.retired = True
         subscription.retired[consumer] = None
@@ -114,11 +113,8 @@ def retire(consumer: Consumer, kept: Container[int], attempted: bool) -> None:
     release(consumer, sequences, attempted)
     consumer.retired = True
     consumer.window = Window(0, False)
-    if consumer.unacked:
-        subscription.retired[consumer] = None
-    else:
-        stop_ack_timer(consumer)
-    _end_removal(subscription)
+    subscription.retired[consumer] = None
+    remove_drained_consumer(consumer)
 
 
 def reselect(consumer: Consumer, selector: Selector) -> None:
@@ -178,11 +174,19 @@ def _join_pending_queue(
 
 
 def _remove_consumer(consumer: Consumer) -> None:
-    """Detach the consumer from its subscription, so that nothing more is dispatched to it."""
+    """Remove the consumer from its subscription, so that nothing more is dispatched to it, and
+    activate the standby, if any, that takes its place.
+    """
     subscription = consumer.subscription
     del subscription.consumers[consumer]
     consumer.window.consumers.remove(consumer)
     _leave_pending_queue(consumer)
+    destination = subscription.destination
+    for standby in islice(subscription.consumers, destination.settings.active_consumers):
+        if not standby.active:
+            standby.active = True
+            mark_available(standby)
+    destination.restart_idle_time()
 
 
 def _leave_pending_queue(consumer: Consumer) -> None:
@@ -195,16 +199,6 @@ def _leave_pending_queue(consumer: Consumer) -> None:
         subscription.selective.remove(pending_queue, pending_queue.selector)
         if subscription.rescan is not None:
             subscription.rescan.remove_queue(pending_queue)
-
-
-def _end_removal(subscription: Subscription) -> None:
-    """Activate the standby, if any, that takes the place of a removed consumer."""
-    destination = subscription.destination
-    for consumer in islice(subscription.consumers, destination.settings.active_consumers):
-        if not consumer.active:
-            consumer.active = True
-            mark_available(consumer)
-    destination.restart_idle_time()
 
 
 MAX_DECLINED: Final = 4096
