@@ -166,6 +166,43 @@ def test_long_flush_is_answered_at_its_end_and_later_commands_wait(
     assert [harness.bodies("q"), terminal.transport.close_reason] == [[b"later"], ""]
 
 
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (b"monitor", "Queues total:   40"),
+        (b"search *", "Found 40 queues"),
+        (b"flushall", "OK\n"),
+    ],
+)
+def test_many_queues_are_listed_in_slices_and_later_commands_wait(
+    harness: Harness, terminal: Terminal, command: bytes, expected: str
+) -> None:
+    peer = harness.connect()
+    for number in range(40):
+        peer.send(b"q%d" % number, b"x")
+    harness.scan_time.limit = 7
+    terminal.session.receive(command + b"\nclear\n")
+    terminal.session.end_of_input()
+    assert not terminal.transport.written
+    harness.run_event_loop()
+    first, second = plain(terminal.transport.take_written().decode()).split("Welcome!")
+    assert expected in first
+    assert "phpmq >" in second
+    assert terminal.transport.close_reason == ""
+
+
+def test_list_ends_with_session(harness: Harness, terminal: Terminal) -> None:
+    peer = harness.connect()
+    for number in range(40):
+        peer.send(b"q%d" % number, b"x")
+    harness.scan_time.limit = 7
+    terminal.session.receive(b"monitor\n")
+    terminal.session.closed()
+    harness.run_event_loop()
+    assert not terminal.transport.written
+    assert not harness.broker.scans.waiting
+
+
 def test_flush_needs_name(harness: Harness, terminal: Terminal) -> None:
     harness.connect().send(b"q", b"1")
     assert "incomplete command: flush" in terminal.enter(b"flush")

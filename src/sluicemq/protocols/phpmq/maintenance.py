@@ -8,7 +8,8 @@ Lists contain the queues on which the user of the connection has any permission.
 permission to browse the queue, `flush` that to manage it.
 
 A command waits until the response to the previous one has been sent: a line of input may produce
-pages of output, which would fill the broker's memory if the client does not read.
+pages of output, which would fill the broker's memory if the client does not read. There may be
+many queues, so they are listed in slices of the time for scans.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from heapq import nlargest
 from itertools import islice
+from operator import itemgetter
 from typing import Final
 
 from sluicemq.broker import Broker, Destination
@@ -40,6 +42,8 @@ from sluicemq.security.access import OPEN, Access
 REFRESH_SECONDS: Final = 0.5
 LINE_LIMIT: Final = 4096
 """Maximum length of a command in bytes; a longer one ends the session."""
+_Listed = tuple[int, Destination]
+"""Number of messages of a queue, and the queue."""
 _HTTP_REQUEST: Final = re.compile(r"\S+ \S+ HTTP/\d\.\d")
 
 
@@ -50,8 +54,8 @@ class MaintenanceSession(NoConsumers):
         "_channel",
         "_ids",
         "_input",
+        "_pending",
         "_process",
-        "_purging",
         "_timer",
         "_unsent",
     )
@@ -65,8 +69,8 @@ class MaintenanceSession(NoConsumers):
         self._input = bytearray()
         """Waiting commands, each with its line feed, and the beginning of an unfinished one."""
         self._unsent = False
-        self._purging = 0
-        """Queues of the latest command that are not purged yet; its response and others wait."""
+        self._pending = 0
+        """Lists to complete and queues to purge for the latest response; it and commands wait."""
         self._timer = Alarm(transport)
         """Next refresh of the page, while there is one."""
         self._write(screen.welcome(process.version) + screen.PROMPT)
@@ -107,14 +111,14 @@ class MaintenanceSession(NoConsumers):
     def end_of_input(self) -> None:
         """Process the waiting commands, then close: the client can no longer stop a refresh."""
         self._channel.end()
-        if not self._waiting and not self._purging:
+        if not self._waiting and not self._pending:
             self._close("")
 
     def flushed(self) -> None:
         """Process the next command, because the last response has been sent."""
         self._unsent = False
         self._run()
-        if not self._waiting and not self._channel.closed and not self._purging:
+        if not self._waiting and not self._channel.closed and not self._pending:
             if self._channel.ended:
                 self._close("")
             else:
@@ -142,7 +146,7 @@ class MaintenanceSession(NoConsumers):
     def _run(self) -> None:
         """Process waiting commands, up to one with a response."""
         unread = self._input
-        while self._waiting and not self._unsent and not self._channel.closed and not self._purging:
+        while self._waiting and not self._unsent and not self._channel.closed and not self._pending:
             end = unread.find(b"\n")
             line = bytes(unread[:end])
             del unread[: end + 1]
@@ -165,8 +169,12 @@ class MaintenanceSession(NoConsumers):
             return
         argument = words[1].strip(" \t'\"") if len(words) > 1 else ""
         self._timer.cancel()
+        self._respond(partial(self._execute, words[0], argument, line))
+
+    def _respond(self, execute: Callable[[], str]) -> None:
+        """Write the response that `execute` returns, or the error that it raises."""
         try:
-            response = self._execute(words[0], argument, line)
+            response = execute()
         except AccessDenied as error:
             response = screen.error(f"Not permitted: {error}")
         if response:
@@ -185,19 +193,19 @@ class MaintenanceSession(NoConsumers):
             case "quit" | "exit", _:
                 self._close("")
             case ("monitor", _) | ("show", ""):
-                self._refresh(self._monitor)
+                self._refresh(partial(self._list, self._write_monitor))
             case "show", _:
                 self._permitted(Operation.BROWSE, argument)
-                self._refresh(lambda: self._show(argument))
+                self._refresh(partial(self._write_detail, argument))
             case "flushall", _:
-                self._purge(list(self._queues()))
+                self._list(self._purge)
             case "flush", "":
                 return screen.error("ERROR: incomplete command: flush takes the name of a queue")
             case "flush", _:
                 queue = self._permitted(Operation.MANAGE, argument)
-                self._purge([] if queue is None else [queue])
+                return self._purge([] if queue is None else [(0, queue)])
             case "search", _:
-                return screen.search_result(argument, self._search(argument))
+                self._list(partial(self._search, argument))
             case "clear" | "q", _:
                 return screen.cleared(self._process.version)
             case "help", "":
@@ -208,19 +216,20 @@ class MaintenanceSession(NoConsumers):
                 return screen.unknown_command(line)
         return ""
 
-    def _purge(self, queues: list[Destination]) -> None:
+    def _purge(self, queues: list[_Listed]) -> str:
         """Purge the queues, or none if the user may not purge one of them. Raises AccessDenied."""
-        for destination in queues:
+        for _, destination in queues:
             self._channel.demand(Operation.MANAGE, destination.name)
-        self._purging = 1 + len(queues)
-        for destination in queues:
+        self._pending = 1 + len(queues)
+        for _, destination in queues:
             self._channel.broker.operations.purge(destination, True, self._purged)
         self._purged(0)
+        return ""
 
     def _purged(self, count: int) -> None:
         """Write the response once the last queue is purged."""
-        self._purging -= 1
-        if not self._purging and not self._channel.closed:
+        self._pending -= 1
+        if not self._pending and not self._channel.closed:
             self._write("OK\n" + screen.PROMPT)
 
     def _permitted(self, operation: Operation, argument: str) -> Destination | None:
@@ -230,30 +239,35 @@ class MaintenanceSession(NoConsumers):
         self._channel.demand(operation, argument if destination is None else destination.name)
         return destination
 
-    def _search(self, pattern: str) -> list[screen.QueueSummary]:
+    def _search(self, pattern: str, queues: list[_Listed]) -> str:
         parts = [part for part in pattern.casefold().split("*") if part]
-        return sorted(
-            _summarize(queue) for queue in self._queues() if _matches(queue.name.casefold(), parts)
+        return screen.search_result(
+            pattern,
+            sorted(
+                _summarize(queue) for _, queue in queues if _matches(queue.name.casefold(), parts)
+            ),
         )
 
     # --- pages -------------------------------------------------------------------------------
 
-    def _refresh(self, page: Callable[[], str]) -> None:
+    def _refresh(self, write_page: Callable[[], None]) -> None:
         """Write a page now, unless the client has not read the last one, and from now on
         regularly."""
-        if not self._unsent:
-            self._write(page())
-        self._timer.set(REFRESH_SECONDS, partial(self._refresh, page))
+        if not self._unsent and not self._pending:
+            write_page()
+        self._timer.set(REFRESH_SECONDS, partial(self._refresh, write_page))
 
-    def _monitor(self) -> str:
-        queues = [_summarize(destination) for destination in self._queues()]
-        longest = nlargest(screen.MONITOR_ROWS, queues, key=lambda queue: queue.messages)
-        return screen.monitor(self._process, len(queues), longest)
+    def _write_monitor(self, queues: list[_Listed]) -> str:
+        longest = nlargest(screen.MONITOR_ROWS, queues, key=itemgetter(0))
+        summaries = [_summarize(destination) for _, destination in longest]
+        self._write(screen.monitor(self._process, len(queues), summaries))
+        return ""
 
-    def _show(self, name: str) -> str:
+    def _write_detail(self, name: str) -> None:
         destination = self._find(name)
         if destination is None:
-            return screen.detail(self._process, screen.QueueSummary(name, 0, 0), 0, ())
+            self._write(screen.detail(self._process, screen.QueueSummary(name, 0, 0), 0, ()))
+            return
         rows = [
             screen.MessageSummary(
                 self._ids.encode(delivery.sequence).decode(),
@@ -263,19 +277,40 @@ class MaintenanceSession(NoConsumers):
             )
             for delivery in islice(destination.queue.browse(), screen.DETAIL_ROWS)
         ]
-        return screen.detail(self._process, _summarize(destination), destination.consumers, rows)
+        summary = _summarize(destination)
+        self._write(screen.detail(self._process, summary, destination.consumers, rows))
 
     # --- queues ------------------------------------------------------------------------------
 
-    def _queues(self) -> Iterator[Destination]:
-        for destination in self._channel.broker.destinations.values():
-            if (
-                destination.address.kind is Kind.QUEUE
-                and (destination.waiting or destination.unacked)
-                and self._channel.identity.sees(destination.name)
-                and self._is_visible(destination)
-            ):
-                yield destination
+    def _list(self, execute: Callable[[list[_Listed]], str]) -> None:
+        """Write the response that `execute` returns for the queues with messages that the user may
+        see, or the error that it raises."""
+        self._pending = 1
+        self._channel.broker.scans.begin_steps(self._list_in_steps(execute))
+
+    def _list_in_steps(self, execute: Callable[[list[_Listed]], str]) -> Iterator[None]:
+        queues: list[_Listed] = []
+        for destination in list(self._channel.broker.destinations.values()):
+            if self._channel.closed:
+                return
+            messages = destination.waiting + destination.unacked
+            if messages and self._is_listed(destination):
+                queues.append((messages, destination))
+            yield
+        self._channel.transport.call(self._end_list, partial(execute, queues))
+
+    def _end_list(self, execute: Callable[[], str]) -> None:
+        self._pending = 0
+        if not self._channel.closed:
+            self._respond(execute)
+
+    def _is_listed(self, destination: Destination) -> bool:
+        """Return whether the user may see the queue in lists. Topics are not listed."""
+        return (
+            destination.address.kind is Kind.QUEUE
+            and self._channel.identity.sees(destination.name)
+            and self._is_visible(destination)
+        )
 
     def _is_visible(self, destination: Destination) -> bool:
         """Return whether the user may see it: temporary queues belong to their connections."""
@@ -284,11 +319,13 @@ class MaintenanceSession(NoConsumers):
     def _find(self, name: str) -> Destination | None:
         """Return the queue of this name, or None. What may be an escaped name is always read as
         one: a page may show another queue under the same characters."""
+        destinations = self._channel.broker.destinations
         if screen.may_be_escaped(name):
-            return next(
-                (queue for queue in self._queues() if screen.printable(queue.name) == name), None
+            namesakes = (
+                item for item in destinations.values() if screen.printable(item.name) == name
             )
-        destination = self._channel.broker.destinations.find(Address(Kind.QUEUE, name))
+            return next(filter(self._is_listed, namesakes), None)
+        destination = destinations.find(Address(Kind.QUEUE, name))
         if destination is None or not self._is_visible(destination):
             return None
         return destination
