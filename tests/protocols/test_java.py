@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tracemalloc
 import zlib
 from struct import pack
@@ -238,20 +239,39 @@ def test_reference_to_map_counts_its_depth() -> None:
         java.loads(stream)
 
 
-def limit(monkeypatch: pytest.MonkeyPatch, entries: int, handles: int, size: int) -> None:
+def limit(monkeypatch: pytest.MonkeyPatch, entries: int, size: int) -> None:
     monkeypatch.setattr(java, "MAX_ENTRIES", entries)
-    monkeypatch.setattr(java, "MAX_HANDLES", handles)
     monkeypatch.setattr(java, "MAX_SIZE", size)
 
 
-def test_limits_of_entries_handles_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_entries_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = java.dumps_stream(["ab", 1, 2])
-    limit(monkeypatch, entries=3, handles=5, size=200)
+    limit(monkeypatch, entries=3, size=200)
     assert java.loads_stream(stream) == ["ab", 1, 2]
-    for entries, handles, size in ((2, 5, 200), (3, 4, 200), (3, 5, 1)):
-        limit(monkeypatch, entries, handles, size)
+    for entries, size in ((2, 200), (3, 1)):
+        limit(monkeypatch, entries, size)
         with pytest.raises(SerialError, match="too"):
             java.loads_stream(stream)
+        assert java.loads_stream(stream, limited=False) == ["ab", 1, 2]
+
+
+def test_entries_limit_handles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "MAX_ENTRIES", 8)
+    # each value describes its class and the parent of that again
+    reader = java._ValueReader(HEADER + (INTEGER + bytes(4)) * 9)
+    reader.header()
+    with pytest.raises(SerialError, match="too many"):
+        assert [reader.value(0) for _ in range(9)]
+    assert len(reader.handles) == 8 * 3
+
+
+def test_time_of_unlimited_reading_is_proportional_to_stream() -> None:
+    inner = {str(number): None for number in range(100)}
+    stream = java.dumps({"a": inner} | {f"b{number}": None for number in range(10, 60)})
+    references = re.sub(rb"(b\d\d)\x70", lambda match: match[1] + b"\x71\0\x7e\0\3", stream)
+    assert java.loads_map(references)["b59"] == inner
+    with pytest.raises(SerialError, match="too many"):
+        java.loads_map(references, limited=False)
 
 
 def test_references_count_as_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,6 +300,7 @@ def test_references_do_not_multiply_size_of_stream() -> None:
     assert len(java.loads_stream(text + reference * 60)) == 61
     with pytest.raises(SerialError, match="too large"):
         java.loads_stream(text + reference * 80)
+    assert len(java.loads_stream(text + reference * 80, limited=False)) == 81
 
 
 def test_resets_are_counted() -> None:

@@ -34,6 +34,7 @@ int, Float of float and Char of str.
 from __future__ import annotations
 
 import re
+import sys
 import zlib
 from collections.abc import Iterable, Mapping
 from struct import Struct, error, pack
@@ -83,16 +84,16 @@ Value = bool | int | float | str | bytes | dict[str, "Value"] | None
 
 
 MAX_ENTRIES: Final = 100_000
-"""Maximum number of values of a stream, those of inner maps and resets included."""
-MAX_HANDLES: Final = 300_000
-"""Maximum number of classes, objects, Strings and arrays between two resets."""
+"""Maximum number of values of a stream, those of inner maps and resets included. It limits the
+handles, too: a value adds at most three, for its class, the parent of that, and itself."""
 MAX_SIZE: Final = 73_400_320
 """Maximum size in bytes of Strings, arrays and class descriptions; the first two count again for
 each reference. Also the maximum size of a decompressed body."""
 _EXPANSION: Final = 4
 _FREE_EXPANSION: Final = 4 << 20
 """The size that MAX_SIZE limits is also at most _EXPANSION times the size of the stream plus
-_FREE_EXPANSION bytes: otherwise a stream of 80 KB could have values of 70 MB."""
+_FREE_EXPANSION bytes: otherwise a stream of 80 KB could have values of 70 MB once they are written
+without references."""
 _DEPTH: Final = 2
 """Maximum nesting of maps."""
 
@@ -234,25 +235,28 @@ _LONG: Final = _BOX_OF[Long]
 # --- reading -----------------------------------------------------------------------------------
 
 
-def loads(stream: bytes) -> Value:
-    """Return the first value of a stream. The rest is not read. Raises SerialError."""
-    reader = _ValueReader(stream)
+def loads(stream: bytes, *, limited: bool = True) -> Value:
+    """Return the first value of a stream. The rest is not read. Raises SerialError.
+
+    `limited` as in `StreamReader`.
+    """
+    reader = _ValueReader(stream, limited)
     reader.header()
     reader.has_more()
     return reader.value(_DEPTH)
 
 
-def loads_map(stream: bytes) -> dict[str, Value]:
-    """Return the body of a MapMessage. Raises SerialError, also for values of other types."""
-    value = loads(stream)
+def loads_map(stream: bytes, *, limited: bool = True) -> dict[str, Value]:
+    """Return the body of a MapMessage, as `loads`. Raises SerialError also for other values."""
+    value = loads(stream, limited=limited)
     if not isinstance(value, dict):
         raise SerialError("the stream is not a map")
     return value
 
 
-def loads_stream(stream: bytes) -> list[Value]:
-    """Return the values of a StreamMessage's body; maps are invalid. Raises SerialError."""
-    reader = _ValueReader(stream)
+def loads_stream(stream: bytes, *, limited: bool = True) -> list[Value]:
+    """Return the values of a StreamMessage's body, as `loads`; maps are invalid."""
+    reader = _ValueReader(stream, limited)
     reader.header()
     values: list[Value] = []
     while reader.has_more():
@@ -271,12 +275,17 @@ class StreamReader:
 
     __slots__ = ("_bytes_left", "_entries_left", "data", "handles", "position")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, limited: bool = True) -> None:
+        """Apply the limits of the module, unless `limited` is False: for programs that keep the
+        values in memory, where all references share one value. Then every body is read that a JMS
+        client can send, in a time proportional to its size."""
         self.data = data
         self.position = 0
         self.handles: list[Any] = []
-        self._entries_left = MAX_ENTRIES
-        self._bytes_left = min(MAX_SIZE, _EXPANSION * len(data) + _FREE_EXPANSION)
+        # a value has at least one byte
+        self._entries_left = MAX_ENTRIES if limited else len(data)
+        max_bytes = min(MAX_SIZE, _EXPANSION * len(data) + _FREE_EXPANSION)
+        self._bytes_left = max_bytes if limited else sys.maxsize
 
     def header(self) -> None:
         """Read the beginning of the stream."""
@@ -320,8 +329,6 @@ class StreamReader:
 
     def add_handle(self, value: ValueT) -> ValueT:
         """Assign the next handle to a value and return the value."""
-        if len(self.handles) >= MAX_HANDLES:
-            raise SerialError("a stream has too many objects")
         self.handles.append(value)
         return value
 

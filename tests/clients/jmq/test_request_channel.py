@@ -19,7 +19,7 @@ from sluicemq.clients.jmq import (
     Topic,
 )
 from sluicemq.model.errors import ConnectionLost, RequestTimeout
-from sluicemq.protocols.java import Long, dumps, dumps_map
+from sluicemq.protocols.java import MAX_ENTRIES, Long, dumps, dumps_map, dumps_stream
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.fields import sysid_text
 from sluicemq.protocols.jmq.packets import PacketType, Status
@@ -296,6 +296,20 @@ def test_messages_have_types_headers_and_properties() -> None:
         assert first.expiration == first.timestamp + 10_000
         assert header.delivery_time == first.timestamp + 2_000
         assert len({packet.sysid for packet in received_packets}) == 6
+
+    run_scenario(scenario)
+
+
+def test_bodies_beyond_limits_of_transcoding_are_read() -> None:
+    text = dumps_stream(["a" * 60_000]) + b"\x71\0\x7e\0\0" * 80
+    nulls = dumps_stream([None] * (MAX_ENTRIES + 1))
+
+    async def scenario(broker: ScriptedBroker, client: JmqClient) -> None:
+        consumer = await (await client.session()).consumer("q")
+        for number, body in enumerate((text, nulls)):
+            broker.send(deliver(consumer.id, number, 0, PacketType.STREAM_MESSAGE, body=body))
+        assert (await consumer.receive()).body == ["a" * 60_000] * 81
+        assert (await consumer.receive()).body == [None] * (MAX_ENTRIES + 1)
 
     run_scenario(scenario)
 

@@ -111,7 +111,7 @@ class JavaObject(bytes):
     @_format_errors()
     def value(self) -> object:
         """Decoded object. Raises MessageFormatError for an object of any other class."""
-        return java.loads(self)
+        return java.loads(self, limited=False)
 
 
 def encode_body(body: object) -> tuple[PacketType, bytes]:
@@ -177,8 +177,8 @@ _NOT_PASSED_ON: Final = ("JMSX", "JMS_SUN_")
 _DECODERS: Final[Mapping[int, Callable[[bytes], object]]] = {
     PacketType.TEXT_MESSAGE: bytes.decode,
     PacketType.BYTES_MESSAGE: bytes,
-    PacketType.MAP_MESSAGE: java.loads_map,
-    PacketType.STREAM_MESSAGE: java.loads_stream,
+    PacketType.MAP_MESSAGE: partial(java.loads_map, limited=False),
+    PacketType.STREAM_MESSAGE: partial(java.loads_stream, limited=False),
     PacketType.OBJECT_MESSAGE: JavaObject,
 }
 """Decoders of bodies by the type of the message; a message of another type has none."""
