@@ -346,7 +346,9 @@ class SessionFactories:
             self._large.offload,
             access=self._guest_access(options, transport, refused),
             durability=_durability(options, Durability.NONE),
-            limits=MsgliteLimits(line=options.max_header_bytes, body=options.max_frame_bytes),
+            limits=MsgliteLimits(
+                options.max_header_bytes, options.max_frame_bytes, options.max_name_bytes
+            ),
         )
 
     def _gateway(self, options: Listener, transport: Transport, refused: bool) -> Session:

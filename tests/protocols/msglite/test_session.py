@@ -599,6 +599,31 @@ def test_size_limits_are_options(harness: Harness) -> None:
     assert b"limit is 3" in client.request(b"> 4 9 a\r\n")
 
 
+@pytest.mark.parametrize("command", [b"> 0 60 %b", b"? 0 60 %b", b"< 60 a %b"])
+def test_long_names_of_queues_are_refused(harness: Harness, command: bytes) -> None:
+    limits = wire.Limits(name=5)
+    client = harness.connect(limits=limits)
+    client.send_bytes(command % b"12345" + b"\r\n")
+    assert client.open
+    refused = harness.connect(limits=limits)
+    refused.send_bytes(command % b"123456" + b"\r\n")
+    assert refused.take_bytes().endswith(b"- the name of a queue has at most 5 bytes\r\n")
+    assert not refused.open
+    client.drop()
+    refused.drop()
+    assert "123456" not in {address.name for address in harness.broker.destinations}
+
+
+def test_length_of_reply_address_is_not_that_of_name(harness: Harness) -> None:
+    limits = wire.Limits(name=5)
+    client, other = harness.connect(limits=limits), harness.connect(limits=limits)
+    client.send_bytes(b"> 0 60 reply:topic:12345:correlation\r\n? 0 60 q\r\n")
+    [address] = harness.temporary()
+    other.send_bytes(b"> 2 60 %b\r\nok\r\n" % address.encode())
+    assert client.bodies() == [b"ok"]
+    assert b"at most 5 bytes" in other.request(b"> 0 60 reply:topic:123456:\r\n")
+
+
 @pytest.mark.parametrize("command", [b"> 1 9 a\r\nx\r\n", b"< 9 a\r\n", b"? 0 9 a\r\n"])
 def test_errors_of_broker_are_answered(command: bytes) -> None:
     harness = Harness(EngineSettings(auto_create_queues=False))

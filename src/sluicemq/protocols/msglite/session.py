@@ -38,8 +38,9 @@ from sluicemq.model.destination import (
     decode_name,
     encode_name,
     is_reply_address,
+    is_temporary,
 )
-from sluicemq.model.errors import AccessDenied, BrokerError
+from sluicemq.model.errors import AccessDenied, BrokerError, LimitExceeded
 from sluicemq.model.message import Durability, Message, Origin
 from sluicemq.protocols.channel import Channel, Publisher, SentDeliveries, cache_target, find_target
 from sluicemq.protocols.msglite.mapping import (
@@ -138,6 +139,7 @@ class MsgliteSession:
         "_destinations",
         "_durability",
         "_held_bytes",
+        "_max_name",
         "_pending",
         "_publisher",
         "_query",
@@ -170,7 +172,9 @@ class MsgliteSession:
         self._publisher = Publisher(self._channel, self._finish_parked)
         self._replies = replies
         self._durability = durability
-        self._decoder = Decoder(limits or Limits())
+        limits = limits or Limits()
+        self._decoder = Decoder(limits)
+        self._max_name = limits.name
         self._pending: deque[Frame] = deque()
         self._wait_reasons = 0
         self._held_bytes = 0
@@ -350,6 +354,7 @@ class MsgliteSession:
         correlation = ""
         if destination is None or destination.removed:
             address, correlation = read_address(to)
+            self._check_length(address.name)
             create = timeout > 0
             destination = find_target(self._channel, address, CreatedBy.MSGLITE, create=create)
             if destination is None:
@@ -426,11 +431,12 @@ class MsgliteSession:
         """Attach to the queues of these addresses instead of the previous ones, without credit.
 
         Without `create` addresses that have no queue are skipped: they have no ready messages.
-        Raises AccessDenied, and the errors of `_attach`.
+        Raises AccessDenied, LimitExceeded, and the errors of `_attach`.
         """
         broker = self._broker
         for address in addresses:
             name = decode_name(address)
+            self._check_length(name)
             if not is_reply_address(name):  # those need no permission
                 self._channel.demand(Operation.CONSUME, name)
         for consumer in list(self._window.consumers):
@@ -448,6 +454,11 @@ class MsgliteSession:
                 complete = False
         if complete:
             self._addresses = addresses
+
+    def _check_length(self, name: str) -> None:
+        """Raise LimitExceeded if the name is too long for a destination that is not temporary."""
+        if len(encode_name(name)) > self._max_name and not is_temporary(name):
+            raise LimitExceeded(f"the name of a queue has at most {self._max_name} bytes")
 
     def _attach(self, name: str) -> None:
         """Attach to a queue, also to one in which the HTTP gateway has put a request's body: any

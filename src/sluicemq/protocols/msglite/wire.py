@@ -59,10 +59,13 @@ class Limits(NamedTuple):
 
     line  a command line without its LF
     body  checked against the announced length, before the body arrives
+    name  the name of a queue or topic; checked by the session, because a reply address that
+          contains it is longer
     """
 
     line: int = 64 * 1024
     body: int = 64 * 1024 * 1024
+    name: int = 1024
 
 
 _Head = tuple[int, Frame]
