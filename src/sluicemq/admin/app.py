@@ -121,8 +121,11 @@ class LoginService(Service):
         requested = parameters.body
         name = call.identity.name
         if name not in self._context.users.database.users or call.caller.access.guest is not None:
-            message = "the caller was authenticated without a password, so it cannot be changed"
-            raise ApiError(409, "no-password", message)
+            raise ApiError(
+                409,
+                "no-password",
+                "the caller was authenticated without a password, so it cannot be changed",
+            )
         if requested.current_password.startswith(TOKEN_PREFIX):
             raise AuthenticationFailed("a token cannot be used as a password")
         identity, _ = await call.caller.login(Credentials(name, requested.current_password))
@@ -310,5 +313,6 @@ def _decoded(call: Call, body: bytes | bytearray) -> Any:
     try:
         return msgspec.json.decode(body, type=body_type)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        text = decoding_error_text(error, body_type)
-        raise ApiError(400, "bad-body", f"the body is not valid: {text}") from None
+        raise ApiError(
+            400, "bad-body", f"the body is not valid: {decoding_error_text(error, body_type)}"
+        ) from None

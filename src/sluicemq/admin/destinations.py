@@ -112,39 +112,36 @@ class DestinationService(Service):
 
     def item(self, destination: Destination) -> DestinationItem:
         """Return the list entry of a destination."""
-        return DestinationItem(**self._item_fields(destination))
-
-    def _item_fields(self, destination: Destination) -> dict[str, Any]:
         statistics = destination.statistics
         name = destination.name
-        return {
-            "kind": kind_name(destination.address.kind),
-            "name": printable(name),
-            "name_base64": base64_of(name),
-            "temporary": destination.temporary,
-            "auto_created": destination.automatic,
-            "durable": not (destination.automatic or destination.temporary),
-            "paused": destination.paused,
-            "ready": destination.waiting,
-            "unacked": destination.unacked,
-            "scheduled": _scheduled_count(destination),
-            "bytes": destination.bytes,
-            "consumers": destination.consumers,
-            "subscriptions": len(destination.subscriptions),
-            "oldest_ms": oldest_age(self._broker, destination),
-            "published": statistics.published,
-            "delivered": statistics.delivered,
-            "redelivered": statistics.redelivered,
-            "acknowledged": statistics.acknowledged,
-            "expired": statistics.expired,
-            "dropped": statistics.dropped,
-            "rejected": statistics.rejected,
-            "dead_lettered": statistics.dead_lettered,
-            "published_bytes": statistics.published_bytes,
-            "delivered_bytes": statistics.delivered_bytes,
-            "publish_rate": round(statistics.publish_rate, 3),
-            "deliver_rate": round(statistics.deliver_rate, 3),
-        }
+        return DestinationItem(
+            kind=kind_name(destination.address.kind),
+            name=printable(name),
+            name_base64=base64_of(name),
+            temporary=destination.temporary,
+            auto_created=destination.automatic,
+            durable=not (destination.automatic or destination.temporary),
+            paused=destination.paused,
+            ready=destination.waiting,
+            unacked=destination.unacked,
+            scheduled=_scheduled_count(destination),
+            bytes=destination.bytes,
+            consumers=destination.consumers,
+            subscriptions=len(destination.subscriptions),
+            oldest_ms=oldest_age(self._broker, destination),
+            published=statistics.published,
+            delivered=statistics.delivered,
+            redelivered=statistics.redelivered,
+            acknowledged=statistics.acknowledged,
+            expired=statistics.expired,
+            dropped=statistics.dropped,
+            rejected=statistics.rejected,
+            dead_lettered=statistics.dead_lettered,
+            published_bytes=statistics.published_bytes,
+            delivered_bytes=statistics.delivered_bytes,
+            publish_rate=round(statistics.publish_rate, 3),
+            deliver_rate=round(statistics.deliver_rate, 3),
+        )
 
     @handles(GET_DESTINATION)
     async def show(self, call: Call, parameters: DestinationPath) -> DestinationView:
@@ -155,7 +152,7 @@ class DestinationService(Service):
         settings = destination.settings
         queue = destination.dead_letter_address.name if settings.dead_letter else ""
         return DestinationView(
-            **self._item_fields(destination),
+            **asdict(self.item(destination)),
             settings=asdict(settings),
             effective=EffectiveSettings(dead_letter_queue=printable(queue)),
             configured=self._context.configuration.declares(destination.address),
@@ -177,8 +174,11 @@ class DestinationService(Service):
                 raise not_found(address)
             self._check_name(address.name)
             if is_wildcard(address):
-                message = f"{printable(address.name)} is the name of several topics, not of one"
-                raise ApiError(400, "bad-name", message)
+                raise ApiError(
+                    400,
+                    "bad-name",
+                    f"{printable(address.name)} is the name of several topics, not of one",
+                )
         elif parameters.expect == "new":
             raise ApiError(409, "destination-exists", f"{printable(str(address))} exists already")
         elif existing.temporary:

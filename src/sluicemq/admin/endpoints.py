@@ -422,8 +422,12 @@ class RouteTable:
         endpoint = methods.get("GET" if method == "HEAD" else method)
         if endpoint is None:
             allowed = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
-            message = f"method not allowed; allowed methods: {allowed}"
-            raise ApiError(405, "method-not-allowed", message, {"Allow": allowed})
+            raise ApiError(
+                405,
+                "method-not-allowed",
+                f"method not allowed; allowed methods: {allowed}",
+                {"Allow": allowed},
+            )
         names = zip(endpoint.operation.path_names, match.groups(), strict=True)
         return endpoint, {name: decode_name(unquote_to_bytes(value)) for name, value in names}
 
@@ -503,11 +507,15 @@ def parameters(
     try:
         return msgspec.convert(values, operation.parameters, strict=False)
     except msgspec.ValidationError as error:
-        message = f"in the parameters: {decoding_error_text(error, operation.parameters)}"
-        raise ApiError(400, "bad-parameter", message) from None
+        raise ApiError(
+            400,
+            "bad-parameter",
+            f"in the parameters: {decoding_error_text(error, operation.parameters)}",
+        ) from None
     except UnicodeEncodeError:  # raised for the value of a Literal parameter
-        message = f"a value of {', '.join(query)} is not UTF-8"
-        raise ApiError(400, "bad-parameter", message) from None
+        raise ApiError(
+            400, "bad-parameter", f"a value of {', '.join(query)} is not UTF-8"
+        ) from None
 
 
 @cache

@@ -159,7 +159,7 @@ class JournalService(Service):
     @handles(LIST_SLOTS)
     async def list_slots(self, call: Call, query: PageQuery) -> Page[SlotView]:
         """GET /journal/slots"""
-        slots = list((await self._run_in_thread(self._slots.list)).items())
+        slots = list((await self._run_in_thread(self._journal.slots.list)).items())
         items = [await self._slot_view(name, slot) for name, slot in slots[query.part]]
         return query.page_with(items, len(slots))
 
@@ -167,7 +167,7 @@ class JournalService(Service):
     async def show_slot(self, call: Call, parameters: NamePath) -> SlotView:
         """GET /journal/slots/{name}"""
         name = _name(call)
-        return await self._slot_view(name, await self._run_in_thread(self._slots.get, name))
+        return await self._slot_view(name, await self._run_in_thread(self._journal.slots.get, name))
 
     @handles(PUT_SLOT)
     async def put_slot(self, call: Call, parameters: NamedBody[SlotRequest]) -> SlotView:
@@ -175,7 +175,7 @@ class JournalService(Service):
         audit log, because readers do it continuously."""
         name = _name(call)
         slot, created = await self._run_in_thread(
-            _create_or_advance, self._slots, name, parameters.body
+            _create_or_advance, self._journal.slots, name, parameters.body
         )
         call.audited = created
         return await self._slot_view(name, slot)
@@ -183,7 +183,7 @@ class JournalService(Service):
     @handles(DELETE_SLOT)
     async def delete_slot(self, call: Call, parameters: NamePath) -> None:
         """DELETE /journal/slots/{name}"""
-        await self._run_in_thread(self._slots.delete, _name(call))
+        await self._run_in_thread(self._journal.slots.delete, _name(call))
 
     async def _slot_view(self, name: str, slot: Slot) -> SlotView:
         journal = self._journal
@@ -202,10 +202,6 @@ class JournalService(Service):
             slot.holder,
             slot.until,
         )
-
-    @property
-    def _slots(self) -> Slots:
-        return self._journal.slots
 
     async def _run_in_thread(self, function: Callable[..., _Answer], *arguments: Any) -> _Answer:
         """Run `function` on another thread, because it reads and syncs files."""
@@ -228,12 +224,10 @@ class JournalService(Service):
         segments = []
         # the cached position is never behind the one that the file has reported
         for segment in self._journal.segments:
-            if segment.sealed:
-                segments.append(SegmentView(segment.first, segment.size, True, 0))
-            elif segment.first < durable.segment:
-                segments.append(SegmentView(segment.first, segment.end, False, 0))
-            elif segment.first == durable.segment:
-                segments.append(SegmentView(segment.first, durable.offset, False, 0))
+            end = segment.end if segment.first < durable.segment else durable.offset
+            if segment.sealed or segment.first <= durable.segment:
+                size = segment.size if segment.sealed else end
+                segments.append(SegmentView(segment.first, size, segment.sealed, 0))
         return durable, segments
 
 
@@ -427,8 +421,11 @@ class BackupService(Service):
             try:
                 await asyncio.to_thread(read_manifest, previous)
             except JournalError:
-                message = f"there is no backup named {previous.name} to begin with"
-                raise ApiError(404, "backup-not-found", message) from None
+                raise ApiError(
+                    404,
+                    "backup-not-found",
+                    f"there is no backup named {previous.name} to begin with",
+                ) from None
         if not _running.acquire(blocking=False):
             raise ApiError(
                 409, "backup-running", "another backup is in progress; wait until it is complete"
@@ -473,11 +470,13 @@ def _create_directory(target: Path) -> None:
     try:
         target.mkdir(mode=0o700)
     except FileExistsError:
-        message = f"there is a backup named {target.name} already"
-        raise ApiError(409, "backup-exists", message) from None
+        raise ApiError(
+            409, "backup-exists", f"there is a backup named {target.name} already"
+        ) from None
     except OSError as error:
-        message = f"the broker cannot create {target}: {error.strerror}"
-        raise ApiError(409, "no-backup-directory", message) from None
+        raise ApiError(
+            409, "no-backup-directory", f"the broker cannot create {target}: {error.strerror}"
+        ) from None
 
 
 def _make(copy: Callable[[], Manifest], target: Path, peer: str) -> dict[str, Any]:

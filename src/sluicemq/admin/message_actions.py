@@ -189,8 +189,9 @@ def _property(name: str, requested: PropertyInput) -> Property:
         try:
             value = msgspec.convert(requested.value, _TYPES[requested.type], strict=not is_number)
         except msgspec.ValidationError as error:
-            message = f"the property {name!r} is not of type {requested.type}: {error}"
-            raise ApiError(400, "bad-body", message) from None
+            raise ApiError(
+                400, "bad-body", f"the property {name!r} is not of type {requested.type}: {error}"
+            ) from None
     else:
         value = requested
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:

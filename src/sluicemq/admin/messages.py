@@ -290,8 +290,8 @@ class MessageService(Service):
             deliveries = call.slices.scan(cursor, requested)
         else:
             count = query.limit if selector is None else http.max_scan_messages
-            page = self._not_ready_page(subscription, query.state, offset, count)
-            deliveries = _scan_page(page, query.state, call.slices, requested)
+            part = slice(offset, offset + count)
+            deliveries = _scan_others(subscription, query.state, part, call.slices, requested)
         async for delivery in deliveries:
             scanned += 1
             if selector is None or matches_selector(self._broker, selector, delivery):
@@ -310,18 +310,6 @@ class MessageService(Service):
             next_cursor=encode_cursor(cursor.priority, cursor.last, offset) if has_more else None,
             scanned=scanned,
         )
-
-    def _not_ready_page(
-        self, subscription: Subscription, state: MessageState, offset: int, count: int
-    ) -> list[Delivery]:
-        """Return up to `count` unacked or scheduled messages from `offset` on. The pending queue
-        does not contain them, so that a position is an offset."""
-        deliveries: Iterable[Delivery] = (
-            subscription.unacked_deliveries
-            if state == "unacked"
-            else subscription.scheduled.values()
-        )
-        return list(islice(deliveries, offset, offset + count))
 
     def _item(
         self, delivery: Delivery, state: MessageState, position: int | None, body: bool
@@ -393,8 +381,9 @@ class MessageService(Service):
         try:
             return delivery, self._broker.read(delivery)
         except (JournalDamaged, RecordNotFound) as error:
-            message = f"the journal cannot read the message: {error}"
-            raise ApiError(500, "message-damaged", message) from None
+            raise ApiError(
+                500, "message-damaged", f"the journal cannot read the message: {error}"
+            ) from None
 
 
 # --- what actions need too -----------------------------------------------------------------------
@@ -538,14 +527,22 @@ async def _chunks(content: bytes, stack: AsyncExitStack) -> AsyncIterator[bytes]
             await asyncio.sleep(0)  # the connection is flushed, and pauses at its high watermark
 
 
-async def _scan_page(
-    page: list[Delivery], state: MessageState, slices: TimeSlices, requested: Callable[[], int]
+async def _scan_others(
+    subscription: Subscription,
+    state: MessageState,
+    part: slice,
+    slices: TimeSlices,
+    requested: Callable[[], int],
 ) -> AsyncIterator[Delivery]:
-    """Yield the messages of the page that are still in that state, as `TimeSlices.scan`.
+    """Yield a part of the unacked or scheduled messages, unless they leave that state meanwhile, as
+    `TimeSlices.scan`. The pending queue does not contain them, so that a position is an offset.
 
-    The page is read once: finding a position takes time in proportion to it.
+    The part is read once: finding a position takes time in proportion to it.
     """
-    async for delivery in slices.iterate(page):
+    deliveries: Iterable[Delivery] = (
+        subscription.unacked_deliveries if state == "unacked" else subscription.scheduled.values()
+    )
+    async for delivery in slices.iterate(list(islice(deliveries, part.start, part.stop))):
         if requested() <= 0:
             return
         if delivery.unacked if state == "unacked" else delivery.scheduled:

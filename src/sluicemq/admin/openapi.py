@@ -38,7 +38,15 @@ def document(operations: Iterable[ApiOperation[Any, Any]]) -> dict[str, Any]:
         (operation for operation in operations if operation.prefix == PREFIX),
         key=lambda operation: (operation.path, operation.method),
     )
-    types = [Problem, *_types(sorted_operations)]
+    types = [
+        Problem,
+        *(
+            kind
+            for operation in sorted_operations
+            for kind in (operation.body, operation.answer)
+            if kind not in (None, NoneType, bytes)
+        ),
+    ]
     references, schemas = schema_components(types, ref_template=SCHEMA_REFERENCE)
     for schema in schemas.values():
         if "properties" in schema:
@@ -94,14 +102,6 @@ def _describe_fields(schema: dict[str, Any]) -> None:
         for name in names.split(", "):
             schema["properties"][name]["description"] = " ".join(text.split())
     schema["description"] = " ".join(_FIELD.sub("", docstring).split())
-
-
-def _types(operations: Iterable[ApiOperation[Any, Any]]) -> Iterator[Any]:
-    for operation in operations:
-        if operation.body is not None:
-            yield operation.body
-        if operation.answer not in (NoneType, bytes):
-            yield operation.answer
 
 
 def _described(operation: ApiOperation[Any, Any], refs: dict[int, Any]) -> dict[str, Any]:
