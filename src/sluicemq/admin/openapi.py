@@ -29,6 +29,22 @@ _TAGS: Final = {"history": "overview", "openapi.json": "overview", "status": "he
 """Tags of paths whose first part is no resource."""
 _FIELD: Final = re.compile(r"^(\w+(?:, \w+)*) {2,}(\S.*(?:\n +.*)*)", re.MULTILINE)
 """Field, or several fields, and their description in a docstring."""
+_ADDRESS: Final[dict[str, dict[str, Any]]] = {
+    "kind": {
+        "$ref": SCHEMA_REFERENCE.format(name="DestinationKind"),
+        "description": "Kind of the destination.",
+    },
+    "name": {
+        "type": "string",
+        "minLength": 1,
+        "description": "Name of the destination; `~` if `name_base64` has it.",
+    },
+    "name_base64": {
+        "type": "string",
+        "description": "Bytes of the name in base64, for a name that a URL cannot carry.",
+    },
+}
+"""Parameters of a path that identifies a destination."""
 _BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
 
 
@@ -110,7 +126,7 @@ def _described(operation: ApiOperation[Any, Any], refs: dict[int, Any]) -> dict[
         "summary": operation.summary,
         "description": _needs(operation),
         "tags": [_tag(operation.path)],
-        "parameters": [*_in_path(operation), *_in_query(operation)],
+        "parameters": list(_parameters(operation)),
         "responses": _responses(operation, refs),
     }
     if operation.needs is Need.NOTHING:
@@ -143,29 +159,20 @@ def _needs(operation: ApiOperation[Any, Any]) -> str:
     return f"Requires the permission {permissions} on {scope}{condition}."
 
 
-def _in_path(operation: ApiOperation[Any, Any]) -> Iterator[dict[str, Any]]:
-    for name in operation.path_names:
-        schema: dict[str, Any] = {"type": "string", "minLength": 1}
-        if name == "kind" and operation.has_address:
-            schema = {"$ref": SCHEMA_REFERENCE.format(name="DestinationKind")}
-        yield {"name": name, "in": "path", "required": True, "schema": schema}
-
-
-def _in_query(operation: ApiOperation[Any, Any]) -> Iterator[dict[str, Any]]:
-    if operation.has_address:
-        yield {
-            "name": "name_base64",
-            "in": "query",
-            "description": "Bytes of the name in base64, for a name that a URL cannot carry; the "
-            "path then has `~` as the name.",
-            "schema": {"type": "string"},
-        }
+def _parameters(operation: ApiOperation[Any, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the parameters of the path, then those of the query."""
     [reference], schemas = schema_components([operation.parameters], ref_template="{name}")
     schema = schemas[reference["$ref"]]
-    required = schema.get("required", ())
-    for name in operation.query_names:
-        property_schema = schema["properties"][name]
-        parameter = {"name": name, "in": "query", "required": name in required}
+    properties = {**schema["properties"], **(_ADDRESS if operation.has_address else {})}
+    by_base64 = ("name_base64",) if operation.has_address else ()
+    for name in (*operation.path_names, *by_base64, *operation.query_names):
+        is_in_path = name in operation.path_names
+        property_schema = dict(properties[name])
+        parameter = {
+            "name": name,
+            "in": "path" if is_in_path else "query",
+            "required": is_in_path or name in schema.get("required", ()),
+        }
         if "description" in property_schema:
             parameter["description"] = property_schema.pop("description")
         yield {**parameter, "schema": property_schema}

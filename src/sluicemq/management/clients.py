@@ -8,7 +8,15 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from sluicemq.management.operation import SORT, ApiOperation, IdPath, Need, Page, SortedPageQuery
+from sluicemq.management.operation import (
+    SORT,
+    ApiOperation,
+    IdPath,
+    KindName,
+    Need,
+    Page,
+    SortedPageQuery,
+)
 
 # --- Connections ----------------------------------------------------------------------------------
 #
@@ -153,7 +161,7 @@ class SubscriptionItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=
     """
 
     destination: str
-    kind: str
+    kind: KindName
     name: str
     client_id: str
     display_name: str
@@ -194,7 +202,7 @@ class ConsumerItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
 
     id: int
     destination: str
-    kind: str
+    kind: KindName
     subscription: str
     connection: int
     protocol: str

@@ -14,6 +14,7 @@ from sluicemq.management.operation import (
     ApiOperation,
     BodyT,
     Expect,
+    KindName,
     Need,
     Page,
     SortedPageQuery,
@@ -62,7 +63,7 @@ class DestinationQuery(SortedPageQuery, kw_only=True, frozen=True):
 class AddressView(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """A destination's kind and name."""
 
-    kind: str
+    kind: KindName
     name: str
     name_base64: str | None = None
 
@@ -93,7 +94,7 @@ class DestinationItem(Counters, kw_only=True, frozen=True, omit_defaults=True):
     oldest_ms     age of the oldest ready message; null if there is none
     """
 
-    kind: str
+    kind: KindName
     name: str
     name_base64: str | None = None
     temporary: bool

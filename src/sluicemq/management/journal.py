@@ -43,7 +43,9 @@ class SegmentView(msgspec.Struct, frozen=True):
 class SegmentPath(msgspec.Struct, frozen=True, kw_only=True):
     """A segment, by its first sequence number."""
 
-    first_sequence: str
+    first_sequence: Annotated[
+        str, Meta(min_length=1, description="First sequence number of the segment.")
+    ]
 
 
 class JournalView(msgspec.Struct, frozen=True, kw_only=True):

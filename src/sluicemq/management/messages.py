@@ -96,7 +96,7 @@ class MessageQuery(PageQuery, kw_only=True, frozen=True):
 class MessagePath(DestinationPath, kw_only=True, frozen=True):
     """A message."""
 
-    id: str
+    id: Annotated[str, Meta(min_length=1, description="Id of the message, as in the list.")]
     subscription: Annotated[str, Meta(description="Of a topic: the name of its subscription.")] = ""
 
 

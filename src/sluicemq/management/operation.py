@@ -74,13 +74,13 @@ class NoParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class IdPath(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of an operation on an object with an id."""
 
-    id: str
+    id: Annotated[str, Meta(min_length=1, description="Id of the object, as in its list.")]
 
 
 class NamePath(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of an operation on an object with a name."""
 
-    name: str
+    name: Annotated[str, Meta(min_length=1, description="Name of the object.")]
 
 
 class Body(msgspec.Struct, Generic[BodyT], frozen=True, kw_only=True):

@@ -127,7 +127,7 @@ class PutUser(PutRole, frozen=True, kw_only=True):
 class AssignedRole(NamePath, frozen=True, kw_only=True):
     """A user and a role."""
 
-    role: str
+    role: Annotated[str, Meta(min_length=1, description="Name of the role.")]
 
 
 class UserResult(UserView, frozen=True, kw_only=True):
@@ -162,7 +162,7 @@ class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class TokenPath(NamePath, frozen=True, kw_only=True):
     """A token of a user."""
 
-    id: str
+    id: Annotated[str, Meta(min_length=1, description="Id of the token.")]
 
 
 class TokenResult(msgspec.Struct, frozen=True, kw_only=True):
