@@ -89,7 +89,7 @@ class LoginService(Service):
 
     @handles(CREATE_SESSION)
     async def login(self, call: Call, parameters: Body[LoginRequest]) -> Response:
-        """POST /session. A caller who needs no login gets no session."""
+        """Log the caller in and begin a session, unless the caller needs no login."""
         requested = parameters.body
         caller = call.caller
         caller.access.renew()
@@ -103,12 +103,12 @@ class LoginService(Service):
 
     @handles(GET_SESSION)
     async def show(self, call: Call, parameters: NoParameters) -> SessionView:
-        """GET /session"""
+        """Return the user, the CSRF token and the permissions of the caller."""
         return self._view(call.identity, call.sender.session)
 
     @handles(DELETE_SESSION)
     async def logout(self, call: Call, parameters: NoParameters) -> Response:
-        """DELETE /session"""
+        """End the session and delete its cookie."""
         if call.sender.session is not None:
             self._context.sessions.end(call.sender.session)
         response = Response(status_code=204)
@@ -117,7 +117,7 @@ class LoginService(Service):
 
     @handles(CHANGE_PASSWORD)
     async def change_password(self, call: Call, parameters: Body[PasswordRequest]) -> Response:
-        """POST /session/password. Ends all sessions with the old password and renews this one."""
+        """Change the caller's password, end all sessions with the old one and renew this one."""
         requested = parameters.body
         name = call.identity.name
         if name not in self._context.users.database.users or call.caller.access.guest is not None:

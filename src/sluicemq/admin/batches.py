@@ -229,7 +229,7 @@ class BatchService(Service):
 
     @handles(WRITE_BATCH_PART)
     async def post(self, call: Call, query: BatchQuery) -> BatchPartResult:
-        """POST /batches"""
+        """Write a part of a batch, unless it has been written before."""
         if not call.identity.may_anywhere(Operation.PRODUCE):
             # a part without rows names no destination whose permission could be checked
             raise call.denial(f"{Operation.PRODUCE} to any destination")
@@ -268,7 +268,7 @@ class BatchService(Service):
 
     @handles(LIST_BATCH_WRITERS)
     async def writers(self, call: Call, query: WritersQuery) -> Page[WriterView]:
-        """GET /batches"""
+        """Return a page of the writers."""
         writers = self._broker.batches.writers
         ordered = writers.items() if query.order == "asc" else reversed(writers.items())
         page = list(islice(ordered, query.part.start, query.part.stop))

@@ -80,7 +80,7 @@ class ConnectionService(Service):
 
     @handles(LIST_CONNECTIONS)
     async def list(self, call: Call, query: ConnectionQuery) -> Page[ConnectionItem]:
-        """GET /connections"""
+        """Return a page of the connections that the user may see."""
         connections = (
             connection
             async for connection in call.slices.iterate(self._context.connections)
@@ -97,12 +97,12 @@ class ConnectionService(Service):
 
     @handles(GET_CONNECTION)
     async def show(self, call: Call, parameters: IdPath) -> ConnectionItem:
-        """GET /connections/{id}"""
+        """Return a connection."""
         return _connection_item(await self._find(call, parameters))
 
     @handles(CLOSE_CONNECTION)
     async def close(self, call: Call, parameters: CloseConnection) -> None:
-        """DELETE /connections/{id}"""
+        """Close a connection; its client receives the reason."""
         connection = await self._find(call, parameters)
         info = connection.session_info()
         reason = " ".join(printable(parameters.reason).split())
@@ -195,7 +195,7 @@ class SubscriptionService(Service):
 
     @handles(LIST_SUBSCRIPTIONS)
     async def list(self, call: Call, query: SubscriptionQuery) -> Page[SubscriptionItem]:
-        """GET /subscriptions"""
+        """Return a page of the subscriptions that the user may see."""
         topic_name = destination_name(
             query.destination, "destination_base64", query.destination_base64
         )
@@ -223,7 +223,7 @@ class SubscriptionService(Service):
 
     @handles(DELETE_SUBSCRIPTION)
     async def delete(self, call: Call, query: DeleteSubscription) -> None:
-        """DELETE /subscriptions"""
+        """Delete a subscription and its messages."""
         name = destination_name(query.destination, "destination_base64", query.destination_base64)
         call.note = f"{printable(query.name)} of {printable(name)}"
         broker = self._broker
@@ -248,7 +248,7 @@ class SubscriptionService(Service):
 
     @handles(LIST_CONSUMERS)
     async def consumers(self, call: Call, query: ConsumerQuery) -> Page[ConsumerItem]:
-        """GET /consumers"""
+        """Return a page of the consumers that the user may see."""
         name = destination_name(query.destination, "destination_base64", query.destination_base64)
         consumers = (
             ConnectedConsumer(connection, consumer)
@@ -378,7 +378,7 @@ class TransactionService(Service):
 
     @handles(LIST_TRANSACTIONS)
     async def list(self, call: Call, query: TransactionQuery) -> Page[TransactionItem]:
-        """GET /transactions"""
+        """Return a page of the transactions that the user may administer."""
         selected = (
             transaction
             async for transaction in call.slices.iterate(self._broker.transactions.values())
@@ -396,7 +396,7 @@ class TransactionService(Service):
 
     @handles(COMMIT_TRANSACTION)
     async def commit(self, call: Call, parameters: IdPath) -> None:
-        """POST /transactions/{id}/commit"""
+        """Commit a prepared transaction."""
         transaction = await self._find(call, parameters)
         if not transaction.xid:
             raise ApiError(
@@ -412,7 +412,7 @@ class TransactionService(Service):
 
     @handles(ROLL_BACK_TRANSACTION)
     async def roll_back(self, call: Call, parameters: IdPath) -> None:
-        """POST /transactions/{id}/rollback"""
+        """Roll a transaction back."""
         transaction = await self._find(call, parameters)
         await wait_until_durable(self._broker, self._broker.transactions.rollback(transaction))
 

@@ -90,7 +90,7 @@ class DestinationService(Service):
 
     @handles(LIST_DESTINATIONS)
     async def index(self, call: Call, query: DestinationQuery) -> Page[DestinationItem]:
-        """GET /destinations: those that the user may see."""
+        """Return a page of the destinations that the user may see."""
         is_selected = _filter(query)
         destinations = (
             destination
@@ -145,7 +145,7 @@ class DestinationService(Service):
 
     @handles(GET_DESTINATION)
     async def show(self, call: Call, parameters: DestinationPath) -> DestinationView:
-        """GET /destinations/{kind}/{name}"""
+        """Return a destination with its settings."""
         return self._view(find_destination(self._context, call, parameters.address))
 
     def _view(self, destination: Destination) -> DestinationView:
@@ -164,7 +164,7 @@ class DestinationService(Service):
 
     @handles(PUT_DESTINATION)
     async def put(self, call: Call, parameters: PutDestination) -> DestinationView:
-        """PUT /destinations/{kind}/{name}"""
+        """Create a destination or change its settings."""
         broker = self._broker
         address = parameters.address
         existing = broker.destinations.find(address)
@@ -248,7 +248,7 @@ class DestinationService(Service):
 
     @handles(DELETE_DESTINATION)
     async def delete(self, call: Call, parameters: DeleteDestination) -> None:
-        """DELETE /destinations/{kind}/{name}"""
+        """Delete a destination and its messages."""
         broker = self._broker
         destination = find_destination(self._context, call, parameters.address)
         if destination.consumers and not parameters.force:
@@ -264,7 +264,7 @@ class DestinationService(Service):
 
     @handles(PURGE_DESTINATION)
     async def purge(self, call: Call, parameters: DestinationBody[PurgeRequest]) -> PurgeResult:
-        """POST /destinations/{kind}/{name}/purge"""
+        """Purge a destination and return the number of deleted messages."""
         broker = self._broker
         destination = find_destination(self._context, call, parameters.address)
         purged: int = await wait_for_callback(
@@ -277,7 +277,7 @@ class DestinationService(Service):
     @handles(PAUSE_DESTINATION)
     @handles(RESUME_DESTINATION)
     async def set_paused(self, call: Call, parameters: DestinationPath) -> DestinationItem:
-        """POST /destinations/{kind}/{name}/pause and POST /destinations/{kind}/{name}/resume"""
+        """Pause or resume the delivery of a destination."""
         broker = self._broker
         destination = find_destination(self._context, call, parameters.address)
         paused = call.endpoint.operation is PAUSE_DESTINATION
@@ -382,7 +382,7 @@ class DeadLetterService(Service):
 
     @handles(LIST_DEAD_LETTER_QUEUES)
     async def index(self, call: Call, query: DeadLetterQuery) -> Page[DeadLetterItem]:
-        """GET /dead-letters"""
+        """Return a page of the dead-letter queues, with the reasons of their messages."""
         queues = await self._queues(call.identity, call.slices)
         page = await call.slices.sorted_page(
             query,

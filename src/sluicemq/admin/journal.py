@@ -106,7 +106,7 @@ class JournalService(Service):
 
     @handles(GET_JOURNAL)
     async def show(self, call: Call, parameters: NoParameters) -> JournalView:
-        """GET /journal"""
+        """Return the segments of the journal and its durable end."""
         durable, readable = await self._readable_segments()
         segments = await asyncio.to_thread(_with_creation_times, self._journal.directory, readable)
         return JournalView(
@@ -119,9 +119,9 @@ class JournalService(Service):
 
     @handles(LIST_JOURNAL_DESTINATIONS)
     async def destinations(self, call: Call, query: DestinationNamesQuery) -> DestinationNames:
-        """GET /journal/destinations?ids=3,17: return the requested destinations that exist, with
-        kind (model.Kind) and name (base64 of its bytes). Readers need it if the segment with a
-        destination's record has been deleted."""
+        """Return the existing destinations of the requested numbers, with kind (model.Kind) and
+        name (base64 of its bytes). Readers need it if the segment with a destination's record has
+        been deleted."""
         addresses = self._journal.addresses
         texts = query.ids.split(",")
         if len(texts) > MAX_NUMBERS:
@@ -137,7 +137,7 @@ class JournalService(Service):
 
     @handles(READ_SEGMENT)
     async def segment(self, call: Call, parameters: SegmentPath) -> Response:
-        """GET /journal/segments/{first_sequence}, with `Range` or without."""
+        """Return a segment, or the byte range of it that `Range` requests."""
         first = _number(parameters.first_sequence)
         durable, segments = await self._readable_segments()
         segment = next((item for item in segments if item.first_sequence == first), None)
@@ -158,21 +158,21 @@ class JournalService(Service):
 
     @handles(LIST_SLOTS)
     async def list_slots(self, call: Call, query: PageQuery) -> Page[SlotView]:
-        """GET /journal/slots"""
+        """Return a page of the slots."""
         slots = list((await self._run_in_thread(self._journal.slots.list)).items())
         items = [await self._slot_view(name, slot) for name, slot in slots[query.part]]
         return query.page_with(items, len(slots))
 
     @handles(GET_SLOT)
     async def show_slot(self, call: Call, parameters: NamePath) -> SlotView:
-        """GET /journal/slots/{name}"""
+        """Return a slot."""
         name = _name(call)
         return await self._slot_view(name, await self._run_in_thread(self._journal.slots.get, name))
 
     @handles(PUT_SLOT)
     async def put_slot(self, call: Call, parameters: NamedBody[SlotRequest]) -> SlotView:
-        """PUT /journal/slots/{name}: create or advance a slot. Advancing is not written to the
-        audit log, because readers do it continuously."""
+        """Create, advance or claim a slot. Only a new slot is written to the audit log, because
+        readers advance theirs continuously."""
         name = _name(call)
         slot, created = await self._run_in_thread(
             _create_or_advance, self._journal.slots, name, parameters.body
@@ -182,7 +182,7 @@ class JournalService(Service):
 
     @handles(DELETE_SLOT)
     async def delete_slot(self, call: Call, parameters: NamePath) -> None:
-        """DELETE /journal/slots/{name}"""
+        """Delete a slot."""
         await self._run_in_thread(self._journal.slots.delete, _name(call))
 
     async def _slot_view(self, name: str, slot: Slot) -> SlotView:
@@ -382,7 +382,7 @@ class BackupService(Service):
 
     @handles(LIST_BACKUPS)
     async def show(self, call: Call, query: PageQuery) -> BackupList:
-        """GET /backups"""
+        """Return a page of the backups, and the files that the next one will include."""
         configuration = self._context.configuration
         directory = configuration.directory
         backups: list[BackupView] = []
@@ -401,7 +401,7 @@ class BackupService(Service):
 
     @handles(CREATE_BACKUP)
     async def create(self, call: Call, parameters: Body[BackupRequest]) -> StreamingResponse:
-        """POST /backups"""
+        """Create a backup; the response reports its progress."""
         requested = parameters.body
         call.note = requested.directory
         configuration = self._context.configuration

@@ -109,7 +109,7 @@ def resolve_destination(broker: Broker, call: Call, address: Address) -> Destina
 
 
 class PublishingService(Service):
-    """Handlers of POST /destinations/{kind}/{name}/messages."""
+    """Handler of POST /destinations/{kind}/{name}/messages."""
 
     @handles(PUBLISH_MESSAGE)
     async def post(self, call: Call, parameters: DestinationBody[PublishRequest]) -> PublishResult:
@@ -253,13 +253,13 @@ MessageHandler = Callable[[Delivery], object]
 
 
 class ActionService(Service):
-    """POST /destinations/{kind}/{name}/messages/actions"""
+    """Handler of POST /destinations/{kind}/{name}/messages/actions."""
 
     @handles(APPLY_MESSAGE_ACTION)
     async def post(
         self, call: Call, parameters: DestinationBody[MessageActionRequest]
     ) -> MessageActionResult:
-        """Act on messages."""
+        """Apply an action to the selected messages."""
         body = parameters.body
         selection_count = (body.ids is not None) + bool(body.selector.strip()) + body.all
         if selection_count != 1:

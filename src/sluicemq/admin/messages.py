@@ -259,7 +259,7 @@ class MessageService(Service):
 
     @handles(LIST_MESSAGES)
     async def index(self, call: Call, query: MessageQuery) -> MessagePage:
-        """GET …/messages"""
+        """Return a page of the messages in a state."""
         subscription = subscription_of(
             call, find_destination(self._context, call, query.address), query.subscription
         )
@@ -324,7 +324,7 @@ class MessageService(Service):
 
     @handles(GET_MESSAGE)
     async def show(self, call: Call, parameters: MessageLookup) -> MessageView:
-        """GET …/messages/{id}"""
+        """Return a message with its properties and its decoded body."""
         async with AsyncExitStack() as stack:
             await self._wait_for_memory(call, stack)
             delivery, message = self._find_message(call, parameters)
@@ -340,7 +340,7 @@ class MessageService(Service):
 
     @handles(GET_MESSAGE_BODY)
     async def body(self, call: Call, parameters: MessagePath) -> Response:
-        """GET …/messages/{id}/body: to be kept, never to be shown by a browser."""
+        """Return the whole body of a message, as a download that no browser displays."""
         async with AsyncExitStack() as stack:
             await self._wait_for_memory(call, stack)
             delivery, message = self._find_message(call, parameters)

@@ -208,13 +208,13 @@ class OverviewService(Service):
 
     @handles(GET_OVERVIEW)
     async def show(self, call: Call, query: OverviewQuery) -> OverviewView:
-        """GET /overview"""
+        """Return the overview with the history of the last minutes."""
         history = self.history_view(MINUTES * STEPS_OF_A_MINUTE)
         return replace(self.current_view(call.identity, query.fresh), history=history)
 
     @handles(GET_HISTORY)
     async def history(self, call: Call, query: HistoryQuery) -> HistoryView:
-        """GET /history"""
+        """Return the history of the totals, or of one destination."""
         steps = min(TOTAL_STEPS, query.minutes * STEPS_OF_A_MINUTE)
         name = destination_name(query.destination, "name_base64", query.name_base64)
         if not name:
@@ -226,8 +226,8 @@ class OverviewService(Service):
 
     @handles(STREAM_EVENTS)
     async def stream(self, call: Call, parameters: NoParameters) -> Response:
-        """GET /events. Above the limit, the newest stream of the user with the most streams ends,
-        so that no user can exclude others."""
+        """Begin a stream of events. Above the limit, the newest stream of the user with the most
+        streams ends, so that no user can exclude others."""
         streams, limit = self.streams, self._context.http.max_event_streams
         counts = Counter(streams.values())
         heaviest_user = max(counts, key=counts.__getitem__, default="")
@@ -399,20 +399,20 @@ class StatusService(Service):
 
     @handles(GET_STATUS)
     async def status(self, call: Call, parameters: NoParameters) -> StatusView:
-        """GET /status"""
+        """Return the identity of the broker."""
         return StatusView(__version__, self._context.broker.identity.hex(), os.getpid())
 
     @handles(GET_LIVENESS)
     @handles(dataclasses.replace(GET_LIVENESS, prefix=""))
     async def live(self, call: Call, parameters: NoParameters) -> HealthView:
-        """GET /health/live: the event loop runs."""
+        """Return the state of the broker; a response shows that the event loop runs."""
         return HealthView(self._context.process.state())
 
     @handles(GET_READINESS)
     @handles(dataclasses.replace(GET_READINESS, prefix=""))
     async def ready(self, call: Call, parameters: NoParameters) -> HealthView:
-        """GET /health/ready: 503 unless the broker serves clients. Low disk space and full memory
-        do not matter: consumers, which free space, must still reach the broker."""
+        """Return the state of the broker; 503 unless it serves clients. Low disk space and full
+        memory do not matter: consumers, which free space, must still reach the broker."""
         state = self._context.process.state()
         if state != "serving":
             raise ApiError(
@@ -426,11 +426,11 @@ class StatusService(Service):
 
     @handles(LIST_SETTINGS)
     async def settings(self, call: Call, query: ConfigurationQuery) -> Page[SettingView]:
-        """GET /configuration, in the order of the documentation"""
+        """Return a page of the effective settings, in the order of the documentation."""
         settings = self._context.configuration.settings()
         return query.page([setting for setting in settings if query.filter in setting.name])
 
     @handles(LIST_AUDIT_ENTRIES)
     async def audit_entries(self, call: Call, query: PageQuery) -> Page[AuditEntry]:
-        """GET /audit, latest first"""
+        """Return a page of the last entries of the audit log, latest first."""
         return query.page(self._context.audit.recent())

@@ -47,7 +47,7 @@ class MetricsPage(Service):
 
     @handles(GET_METRICS)
     async def show(self, call: Call, parameters: NoParameters) -> Response:
-        """GET /metrics"""
+        """Return the metrics; a response of the last moments is reused."""
         scrape_state = self._context.scrape_state
         # metrics cover all destinations; only patterns that match every name match the empty one
         if not (self._context.http.public_metrics or call.identity.may(Operation.BROWSE, "")):

@@ -130,13 +130,13 @@ class ConsoleService:
     @handles(_console("/", "Redirect to the console", NoParameters))
     @handles(_console("/console", "Redirect to the console", NoParameters))
     async def enter(self, call: Call, parameters: NoParameters) -> Response:
-        """GET / and GET /console: redirect to the console. The location is relative, so that it
-        holds behind a proxy that adds a path."""
+        """Redirect to the console. The location is relative, so that it holds behind a proxy that
+        adds a path."""
         return Response(status_code=307, headers={"Location": "console/"})
 
     @handles(_console("/console/{*rest}", "The console's files", ConsoleFile))
     async def serve(self, call: Call, parameters: ConsoleFile) -> Response:
-        """GET /console/{*rest}"""
+        """Return a file of the console."""
         rest = parameters.rest
         if not rest:
             return self._send(call, INDEX, REVALIDATE)
