@@ -328,7 +328,16 @@ class _Jmq(QueueClient):
 
     async def _receive(self, timeout: float | None) -> ReceivedMessage:
         if self._consumer is None:
-            self._consumer = await self._subscribe()
+            from sluicemq.clients.jmq import AckMode
+
+            session = await self.client.session(AckMode.CLIENT)
+            self._consumer = await session.consumer(
+                self._destination,
+                selector=self.options.get("selector", ""),
+                name=self.options.get("durable", ""),
+                durable="durable" in self.options,
+                prefetch=self.window,
+            )
         message = await self._consumer.receive(timeout)
         reply_to = message.reply_to
         return ReceivedMessage(
@@ -338,18 +347,6 @@ class _Jmq(QueueClient):
             ceil(message.seconds_left),
             reply_to.name if reply_to else "",
             lambda: message.acknowledge(only=True),
-        )
-
-    async def _subscribe(self) -> Any:
-        from sluicemq.clients.jmq import AckMode
-
-        session = await self.client.session(AckMode.CLIENT)
-        return await session.consumer(
-            self._destination,
-            selector=self.options.get("selector", ""),
-            name=self.options.get("durable", ""),
-            durable="durable" in self.options,
-            prefetch=self.window,
         )
 
     async def confirm(self) -> None:
@@ -570,12 +567,12 @@ def _advice_on_failure() -> Iterator[None]:
     try:
         yield
     except (ConnectionLost, RequestTimeout) as error:
-        reason = "The broker's log may state the reason."
-        if isinstance(error, RequestTimeout):
-            reason = (
-                "The queue may be full, or the broker's disk nearly full: see sluicemq status and "
-                "the broker's log."
-            )
+        reason = (
+            "The queue may be full, the broker's disk nearly full, or the port that of another "
+            "protocol: see sluicemq status and the broker's log."
+            if isinstance(error, RequestTimeout)
+            else "The broker's log may state the reason."
+        )
         error.add_note(f"{reason} It is unknown which messages were accepted.")
         raise
 
