@@ -302,7 +302,7 @@ def test_compact_of_a_running_broker_is_rejected(run: Run, data_dir: Path) -> No
     finally:
         journal.close()
     assert result.code == 1
-    assert "Stop the other process" in result.err
+    assert result.err.endswith(". Stop it, or choose another directory.\n")
 
 
 @pytest.mark.parametrize(

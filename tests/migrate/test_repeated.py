@@ -253,7 +253,7 @@ def test_journal_of_running_broker_is_not_changed(
     with LocalBroker(tmp_path / "data", ["phpmq://127.0.0.1:0"]):
         result = run("migrate", "openmq", str(instance.path), "--to", "data")
     assert result.code == 1
-    assert "Stop the other process first" in result.err
+    assert result.err.endswith(". Stop it, or choose another directory.\n")
 
 
 def test_existing_settings_and_users_are_kept(

@@ -32,7 +32,6 @@ from sluicemq.model.errors import (
     ConfigurationError,
     ConnectionLost,
     JournalDamaged,
-    JournalLocked,
 )
 from sluicemq.model.setting import suggestion
 from sluicemq.server.settings import Unit, parse_quantity
@@ -165,7 +164,6 @@ def quantity(option: str, text: str, unit: Unit) -> float:
 
 
 _HINTS: Final[dict[type[Exception], str]] = {
-    JournalLocked: "Stop the other process first, or give another data directory.",
     JournalDamaged: "sluicemq journal check finds all the damage; nothing has been changed.",
     PermissionError: "Run the command as the owner of that file or directory.",
     ssl.SSLCertVerificationError: (
