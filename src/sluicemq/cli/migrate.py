@@ -249,8 +249,6 @@ def openmq(
     ],
     to: DataDirOption,
     config: ConfigOption = None,
-    dry_run: DryRunFlag = False,
-    as_json: JsonFlag = False,
     ignore_lock: Annotated[
         bool,
         typer.Option("--ignore-lock", help="Ignore a lock file left over from a killed broker."),
@@ -259,6 +257,8 @@ def openmq(
         bool,
         typer.Option("--skip-damaged", help="List damaged records of the store and continue."),
     ] = False,
+    dry_run: DryRunFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Migrate from Open MQ (Message Queue 4.0 to 6.x with a file store)."""
     from sluicemq.migrate.openmq import inspect_source
