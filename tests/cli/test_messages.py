@@ -218,7 +218,8 @@ def test_messages_sent_before_an_error_are_reported(run_as_owner: Run, name: str
     result = run_as_owner("messages", "publish", name, "a", "b", "c")
     assert result.code == 1
     assert (
-        f"Sent before: {', '.join(item['id'] for item in items(run_as_owner, name))}." in result.err
+        f"Published before: {', '.join(item['id'] for item in items(run_as_owner, name))}."
+        in result.err
     )
 
 

@@ -230,8 +230,8 @@ def publish(
         ),
     ] = None,
 ) -> CommandResult:
-    """Send messages from the arguments, from files, or standard input as one message. Prints their
-    ids."""
+    """Publish messages from the arguments, from files, or standard input as one message. Prints
+    their ids."""
     address = address_of(name)
     common: dict[str, Any] = {
         "body_kind": kind,
@@ -254,10 +254,10 @@ def publish(
             answer = api.call(PUBLISH_MESSAGE, DestinationBody(address=address, body=message))
         except SluiceError as error:
             if ids:
-                error.add_note(f"Sent before: {', '.join(ids)}.")
+                error.add_note(f"Published before: {', '.join(ids)}.")
             raise
         ids.append(answer.id)
-    summary = f"Sent message {ids[0]}" if len(ids) == 1 else f"Sent {len(ids)} messages"
+    summary = f"Published message {ids[0]}" if len(ids) == 1 else f"Published {len(ids)} messages"
     return CommandResult(
         {"ids": ids}, f"{summary} to {display_name(address)}.", output="\n".join(ids)
     )
@@ -446,9 +446,7 @@ def redrive(
     limit: LimitOption = 0,
     to: Annotated[
         str | None,
-        typer.Option(
-            "--to", metavar="TARGET", help="Send to this destination instead of the original one."
-        ),
+        typer.Option("--to", metavar="TARGET", help="Redrive to this destination instead."),
     ] = None,
     yes: YesFlag = False,
 ) -> CommandResult:
