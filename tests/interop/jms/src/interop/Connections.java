@@ -237,7 +237,7 @@ final class Connections {
     }
 
     /** Pings that are answered in time keep a quiet connection. */
-    @Case
+    @Case(seconds = 200)
     static void quietConnectionIsKept(Room room) throws Exception {
         Session session =
                 room.session(

@@ -24,6 +24,12 @@ final class Restarts {
         Runner.ask("RESTART");
     }
 
+    /** Restarts the broker, and drops the connections to it. */
+    private static void restart(Room room) throws Exception {
+        restart();
+        room.closeInBackground();
+    }
+
     @Case(alone = true, needs = "restarts")
     static void persistentSurvive(Room room) throws Exception {
         Session session = room.session();
@@ -35,7 +41,7 @@ final class Restarts {
             message.setJMSCorrelationID("c" + i);
             producer.send(message, DeliveryMode.PERSISTENT, 4, 0);
         }
-        restart();
+        restart(room);
         Session again = room.session();
         MessageConsumer consumer = again.createConsumer(queue);
         for (int i = 0; i < 50; i++) {
@@ -55,7 +61,7 @@ final class Restarts {
         Room.send(session, queue, "m", 20);
         MessageConsumer consumer = session.createConsumer(queue);
         Room.texts(consumer, 12);
-        restart();
+        restart(room);
         Session again = room.session();
         MessageConsumer rest = again.createConsumer(queue);
         Check.equal(Room.numbered("m", 12, 20), Room.texts(rest, 8));
@@ -68,7 +74,7 @@ final class Restarts {
         Queue queue = room.queue(session);
         Room.send(session, queue, "m", 3);
         Room.receive(session.createConsumer(queue));
-        restart();
+        restart(room);
         Session again = room.session();
         Room.expect(again.createConsumer(queue), "m0", "m1", "m2");
     }
@@ -101,7 +107,7 @@ final class Restarts {
             message.setIntProperty("n", i);
             producer.send(message);
         }
-        restart();
+        restart(room);
         Session sender = room.session();
         producer = sender.createProducer(room.topic(sender));
         for (int i = 0; i < 4; i++) {
@@ -124,7 +130,7 @@ final class Restarts {
         String name = room.name("s");
         session.createSharedDurableConsumer(room.topic(session), name).close();
         Room.send(session, room.topic(session), "m", 3);
-        restart();
+        restart(room);
         Session again = room.session();
         MessageConsumer consumer = again.createSharedDurableConsumer(room.topic(again), name);
         Room.expect(consumer, "m0", "m1", "m2");
@@ -155,7 +161,7 @@ final class Restarts {
         }
         resource.start(open, XAResource.TMNOFLAGS);
         Room.send(session, out, "open");
-        restart();
+        restart(room);
         XAResource manager = Distributed.session(room).getXAResource();
         Check.that(Distributed.listed(manager, commit), "the first branch is not listed");
         Check.that(Distributed.listed(manager, rollback), "the second branch is not listed");
@@ -181,7 +187,7 @@ final class Restarts {
         Room.send(session, queue, "committed");
         session.commit();
         Room.send(session, queue, "not committed");
-        restart();
+        restart(room);
         Session again = room.session();
         MessageConsumer consumer = again.createConsumer(queue);
         Room.expect(consumer, "committed");
@@ -193,10 +199,10 @@ final class Restarts {
         Session session = room.session();
         Queue queue = room.queue(session);
         MessageProducer producer = session.createProducer(queue);
-        producer.setDeliveryDelay(8000);
-        long due = System.currentTimeMillis() + 8000;
+        producer.setDeliveryDelay(4000);
+        long due = System.currentTimeMillis() + 4000;
         producer.send(session.createTextMessage("later"));
-        restart();
+        restart(room);
         Session again = room.session();
         MessageConsumer consumer = again.createConsumer(queue);
         Room.expect(consumer, "later");
