@@ -28,7 +28,17 @@ from sluicemq.journal.stored_backup import verify
 from sluicemq.journal.writer import SegmentFile
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalDamaged, JournalError, JournalFailed
-from tests.journal.support import T0, TINY, live_of, put, recover, reopen, replace_os, segments_of
+from tests.journal.support import (
+    T0,
+    TINY,
+    live_of,
+    put,
+    recover,
+    reopen,
+    replace_os,
+    segments_of,
+    skipped_syncs,
+)
 from tests.support.journal import read_from
 
 BODIES = [b"one", b"two", b"three"]
@@ -189,7 +199,8 @@ def test_torn_seal_is_repeated(crashed_journal: CrashedJournal, number: int, los
     end = crashed_journal.ends[number]
     assert len(complete_bytes) > end + 400
     before = contents(crashed_journal.crashed)
-    step = 5 if number else 1  # the first segment is torn at every byte
+    # a write ends at any byte, pages do not; the steps meet every position in a unit of the format
+    step = 1 if number == 0 and lost == "the rest" else 5
     for length in range(len(complete_bytes), end - 1, -step):
         for name, data in before.items():
             (crashed_journal.crashed / name).write_bytes(data)
@@ -203,7 +214,8 @@ def test_torn_seal_is_repeated(crashed_journal: CrashedJournal, number: int, los
         if length % 7 == 0:  # another process reads it as it is
             assert check(crashed_journal.crashed).problems == []
             assert bodies(crashed_journal.crashed) == BODIES
-        recovery = recover(crashed_journal.crashed)
+        with skipped_syncs():
+            recovery = recover(crashed_journal.crashed)
         assert recovery.report["live"] == 3
         recovery.close()
         view = MappedSegment(path)
