@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-import time
+import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from sluicemq.broker import Broker, Destination, EngineSettings
@@ -405,18 +405,22 @@ class CountingDict(dict[Any, Any]):
 
 
 @contextmanager
-def processor_time(elapsed: list[float]) -> Iterator[None]:
-    """Append the processor time of the context, in seconds.
+def executed_lines(counts: list[int]) -> Iterator[None]:
+    """Append the number of lines that the context executes; each iteration of a loop counts."""
+    count = 0
 
-    Garbage collection is disabled, because its time depends on all objects of the test process.
-    """
-    gc.disable()
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    previous = sys.gettrace()
+    sys.settrace(trace)
     try:
-        start = time.process_time()
         yield
-        elapsed.append(time.process_time() - start)
     finally:
-        gc.enable()
+        sys.settrace(previous)
+    counts.append(count)
 
 
 def _int(value: Property) -> int:
