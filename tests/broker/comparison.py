@@ -807,6 +807,10 @@ class ModelComparison:
         assert set(subscription.acked_in_transactions) == {
             e.sequence for e in entries if isinstance(e.holder, model.Transaction)
         }
+        assert set(subscription.requeued) == {
+            d.sequence for d in deliveries if d.attempts and not d.unacked
+        }, "requeued deliveries"
+        assert subscription.refused.keys() <= subscription.scheduled.keys()
         pending_sequences = [d.sequence for d in subscription.cursor()]
         assert pending_sequences == [
             e.sequence for e in sorted(model_subscription.ready(), key=lambda e: e.queue_order)
