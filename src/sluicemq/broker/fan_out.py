@@ -62,11 +62,10 @@ def join_group(topic: Destination, name: str) -> Subscription:
 
 def leave_group(member: Subscription) -> None:
     """Remove the last member, which has no consumers, from the group; the topic retains its
-    messages.
+    messages. The topic's own subscription has had none since the first member joined.
     """
     topic = member.destination
     topic.unsubscribe(member)
-    topic.queue.closed = True  # it is empty: retained messages are the member's
     member.name = ""
     member.shared = True
     topic.queue = member
