@@ -1,11 +1,11 @@
 """Writer threads of the journal, and the segment files that they write.
 
-The owner's thread submits jobs and performs no disk I/O. The group thread writes groups, which
-clients wait for. The background thread does the work that is not urgent: it writes the index and
-trailer of full segments, writes snapshots and removes segments. Each thread runs its jobs in order
-and reports the completion of each job. After the first failure of either thread, no further job
-runs and jobs that are not yet reported count as failed: after a failed fsync, the operating system
-may report success for the next one although data is lost.
+The owner's thread submits jobs; it writes only small groups itself, on a fast disk. The group
+thread writes the other groups, which clients wait for. The background thread does the work that is
+not urgent: it writes the index and trailer of full segments, writes snapshots and removes segments.
+Each thread runs its jobs in order and reports the completion of each job. After the first failure
+of either thread, no further job runs and jobs that are not yet reported count as failed: after a
+failed fsync, the operating system may report success for the next one although data is lost.
 """
 
 from __future__ import annotations
