@@ -34,6 +34,12 @@ from sluicemq.model.dead_letters import is_dead_letter
 from sluicemq.model.errors import DestinationPrivate, LimitExceeded, SubscriptionInUse
 from sluicemq.model.message import Message
 
+MAX_DECLINED: Final = 4096
+"""Number of declined messages recorded for each kind of consumer and subscription.
+
+Beyond it the oldest one is forgotten: it is dispatched again if it is requeued.
+"""
+
 
 def attach(
     subscription: Subscription,
@@ -199,13 +205,6 @@ def _leave_pending_queue(consumer: Consumer) -> None:
         subscription.selective.remove(pending_queue, pending_queue.selector)
         if subscription.rescan is not None:
             subscription.rescan.remove_queue(pending_queue)
-
-
-MAX_DECLINED: Final = 4096
-"""Number of declined messages recorded for each kind of consumer and subscription.
-
-Beyond it the oldest one is forgotten: it is dispatched again if it is requeued.
-"""
 
 
 class Acceptable:

@@ -54,7 +54,17 @@ from sluicemq.model.errors import (
 from sluicemq.model.message import Message
 
 STEP: Final = 50
-"""Deliveries examined together."""
+"""Deliveries of a browse that are examined together."""
+SLICE: Final = 200
+"""Number of messages that are purged together, with one record of the journal."""
+
+_REASONS: Final[dict[type[BrokerError], str]] = {
+    DestinationPrivate: "target-refused",
+    LimitExceeded: "target-full",
+    LowDiskSpace: "low-disk-space",
+    MessageTooLarge: "too-large",
+}
+"""Reason of the ActionRefused for each error of the target."""
 
 
 def scan(subscription: Subscription) -> Iterator[tuple[int, Delivery | None] | None]:
@@ -97,18 +107,6 @@ def _browsed(delivery: Delivery, steady: int) -> tuple[int, Delivery | None] | N
     if delivery.expires and delivery.expires <= steady:
         return None
     return delivery.sequence, None if delivery.journaled else delivery
-
-
-SLICE: Final = 200
-"""Number of messages that are purged together, with one record of the journal."""
-
-_REASONS: Final[dict[type[BrokerError], str]] = {
-    DestinationPrivate: "target-refused",
-    LimitExceeded: "target-full",
-    LowDiskSpace: "low-disk-space",
-    MessageTooLarge: "too-large",
-}
-"""Reason of the ActionRefused for each error of the target."""
 
 
 class Operations:
