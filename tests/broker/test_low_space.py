@@ -194,9 +194,15 @@ def test_blocked_producers_also_wait_for_disk_space(fixture: LowSpaceFixture) ->
 
 
 class StalledJournal(RecordingJournal):
-    """A journal in which the write of a group takes so long that it runs out of numbers."""
+    """A journal in which the write of a group takes so long that it runs out of numbers. A commit
+    after the write begins the next segment."""
 
     is_stalled = True
+    is_writing = True
+
+    def commit(self, sync: bool = True) -> None:
+        super().commit(sync)
+        self.is_stalled = self.is_writing
 
 
 @pytest.mark.parametrize("durability", [Durability.NONE, Durability.SYNC])
@@ -215,7 +221,7 @@ def test_no_message_is_accepted_while_write_hangs(
     broker.publisher.when_space(fixture, lambda: resumed.append("resumed"))
     broker.flush()
     assert resumed == []
-    journal.is_stalled = False
+    journal.is_writing = False
     broker.flush()
     assert resumed == ["resumed"]
     broker.publish(queue, fixture.message(durability=durability))

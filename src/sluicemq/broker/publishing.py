@@ -582,7 +582,6 @@ class GroupCommit:
         The journal syncs now if a message or a publisher waits for it, otherwise later.
         """
         journal = self._journal
-        self._publisher.update_refusing()
         if self._completion_callbacks:
             callbacks, self._completion_callbacks = self._completion_callbacks, []
             sequence = self._core.last_ack_record
@@ -603,6 +602,7 @@ class GroupCommit:
             journal.commit(sync)
         finally:
             self._committing = False
+        self._publisher.update_refusing()  # the commit may have begun another segment
 
     def _set_alarm(self) -> None:
         """Set a timer to write and sync records for which no client waits."""
