@@ -47,6 +47,7 @@ COMPILED = {
     "broker/pending": ("backlog", "cursor", "entry", "queue"),
     "journal": ("append", "format", "liveness", "log"),
     "protocols": ("channel", "framing"),
+    "protocols/jmq": ("wire",),
     "protocols/msglite": ("mapping", "session", "wire"),
     "protocols/phpmq": ("session", "wire"),
     "protocols/vibemq": ("wire",),
@@ -55,7 +56,7 @@ COMPILED = {
 
 
 def extensions() -> list[Extension]:
-    """What is to be compiled: nothing unless SLUICE_COMPILE=1."""
+    """Return the extensions to compile: none unless SLUICE_COMPILE=1."""
     if os.environ.get("SLUICE_COMPILE") != "1":
         return []
     from mypyc.build import mypycify

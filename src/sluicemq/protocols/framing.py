@@ -1,4 +1,4 @@
-"""Decoding of a stream of bytes into frames: the part that PHPMQ, msglite and VibeMQ share.
+"""Decoding of a stream of bytes into frames: the part that all protocols share.
 
 received bytes ──feed──> complete frames
         └── an unfinished frame stays, until its next bytes have arrived

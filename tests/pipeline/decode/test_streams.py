@@ -454,7 +454,7 @@ def test_jmq_packet_above_limit_does_not_hide_later_packets(
     )
     check_tiling(rows, len(sent[0]) + len(oversized) + len(sent[1]) + len(sent[2]))
     assert [row["frame"] is None for row in rows] == [False, True, False, False]
-    assert f"a packet of {announced} bytes, or one of its headers, is above" in rows[1]["error"]
+    assert f"packets have up to 5000 bytes, this one {announced}" in rows[1]["error"]
 
 
 def test_each_frame_of_vibemq_has_name() -> None:

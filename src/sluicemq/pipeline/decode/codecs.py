@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import pyarrow as pa
 
-from sluicemq.model.errors import ConfigurationError, FrameTooLarge, ProtocolError
+from sluicemq.model.errors import ConfigurationError, ProtocolError
 from sluicemq.model.message import UNCOMPRESSED_SIZE, Property
 from sluicemq.model.url import PROTOCOLS
 from sluicemq.pipeline.schema import escape_invalid, property_text
@@ -327,22 +327,6 @@ class VibemqCodec(Codec):
         }
 
 
-class _JmqDecoder(jmq.Decoder):
-    """Decoder that ends at a packet above a limit instead of skipping it.
-
-    The announced size may be wrong, so the next packet is searched for."""
-
-    def feed(self, data: bytes) -> list[jmq.Packet]:
-        packets = super().feed(data)
-        for number, packet in enumerate(packets):
-            if isinstance(packet, jmq.Oversized):
-                self.error = FrameTooLarge(
-                    f"a packet of {packet.size} bytes, or one of its headers, is above the limit"
-                )
-                return packets[:number]
-        return packets
-
-
 class JmqCodec(Codec):
     name = "jmq"
     signature = re.compile(re.escape(MAGIC.to_bytes(4, "big")) + rb"(?:\x01\x2d|\0\xc8|\0\x67)")
@@ -358,7 +342,9 @@ class JmqCodec(Codec):
     }
 
     def _new_decoder(self) -> jmq.Decoder:
-        return _JmqDecoder(jmq.Limits(packet=self.options.max_frame_bytes))
+        # the announced size may be wrong: search for the next packet, do not skip that many bytes
+        limits = jmq.Limits(packet=self.options.max_frame_bytes)
+        return jmq.Decoder(limits, skips_oversized=False)
 
     def size(self, data: bytearray, at: int, frame: jmq.Packet) -> int:
         return len(frame.head) + len(frame.body)

@@ -36,13 +36,13 @@ Format".)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple, TypeVar
 
-from sluicemq.model.errors import ConnectionLost, FrameTooLarge, ProtocolError, without_traceback
+from sluicemq.model.errors import ConnectionLost, FrameTooLarge, ProtocolError
 from sluicemq.model.message import Property
+from sluicemq.protocols.framing import FrameDecoder
 from sluicemq.protocols.java import I64, loads_map
 from sluicemq.protocols.jmq.fields import (
     CONTROL_SYSID,
@@ -91,7 +91,6 @@ class Limits(NamedTuple):
     properties: int = MAX_PROPERTIES
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Packet:
     """Received packet.
 
@@ -103,20 +102,53 @@ class Packet:
     block        property block, as received
     """
 
-    type: int
-    flags: int
-    consumer_id: int
-    header: bytes
-    block: bytes
-    body: bytes
-    head: bytes
-    priority: int
-    expiration: int
-    timestamp: int
-    sequence: int
-    version: int = VERSION
-    transaction: int = 0
-    _properties: dict[str, Property] | None = None
+    __slots__ = (
+        "_properties",
+        "block",
+        "body",
+        "consumer_id",
+        "expiration",
+        "flags",
+        "head",
+        "header",
+        "priority",
+        "sequence",
+        "timestamp",
+        "transaction",
+        "type",
+        "version",
+    )
+
+    def __init__(
+        self,
+        type: int,
+        flags: int,
+        consumer_id: int,
+        header: bytes,
+        block: bytes,
+        body: bytes,
+        head: bytes,
+        priority: int,
+        expiration: int,
+        timestamp: int,
+        sequence: int,
+        version: int,
+        transaction: int,
+    ) -> None:
+        self.type = type
+        self.flags = flags
+        self.consumer_id = consumer_id
+        self.header = header
+        self.block = block
+        self.body = body
+        self.head = head
+        self.priority = priority
+        self.expiration = expiration
+        self.timestamp = timestamp
+        self.sequence = sequence
+        self.version = version
+        self.transaction = transaction
+        self._properties: dict[str, Property] | None = None
 
     @property
     def is_message(self) -> bool:
@@ -158,7 +190,6 @@ class Packet:
         return f"<Packet {self.type}, flags {self.flags:x}, {len(self.body)} bytes>"
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Oversized(Packet):
     """Packet above a limit, whose body and properties are skipped, as is a header above its limit.
 
@@ -166,8 +197,10 @@ class Oversized(Packet):
     reason  the limit and what exceeds it
     """
 
-    size: int = 0
-    reason: str = ""
+    __slots__ = ("reason", "size")
+
+    size: int
+    reason: str
 
 
 _DEFAULT_LIMITS: Final = Limits()
@@ -183,33 +216,20 @@ _fixed: Final = Struct(">Ihhiqq20xiiiBxHq")
 _oldest: Final = Struct(">Ihhiiqq20xiiiBxxBi")
 
 
-class Decoder:
+class Decoder(FrameDecoder[Packet]):
     """Decoder of the packets of one direction of a connection.
-
-    `error` is None until the peer sends an invalid packet; it then contains the reason, and the
-    decoder ignores all further input. `feed` still returns the packets before the invalid one, so
-    the caller handles them first and checks `error` afterwards.
 
     Variable headers and property blocks are decoded on first use, which raises the error of an
     invalid one; the connection can continue.
     """
 
-    __slots__ = (
-        "_header_limit",
-        "_limit",
-        "_need",
-        "_property_limit",
-        "_rest",
-        "_skip",
-        "error",
-    )
+    __slots__ = ("_header_limit", "_limit", "_property_limit", "_skips_oversized")
 
-    def __init__(self, limits: Limits = _DEFAULT_LIMITS) -> None:
-        self.error: ProtocolError | None = None
+    def __init__(self, limits: Limits = _DEFAULT_LIMITS, *, skips_oversized: bool = True) -> None:
+        """Without `skips_oversized`, a packet above a limit is an error."""
+        super().__init__()
         self.allow(limits)
-        self._rest = bytearray()
-        self._need = 0
-        self._skip = 0
+        self._skips_oversized = skips_oversized
 
     def allow(self, limits: Limits) -> None:
         """Set the limits of the packets that have not been received in part."""
@@ -217,55 +237,15 @@ class Decoder:
         self._header_limit = FIXED_SIZE + limits.header
         self._property_limit = limits.properties
 
-    @property
-    def incomplete(self) -> bool:
-        """True if a packet has been received in part."""
-        return bool(self._rest) or self._skip > 0
-
-    @property
-    def buffered(self) -> int:
-        """Bytes held of the unfinished packet; 1 while one is being skipped."""
-        return len(self._rest) or int(self._skip > 0)
-
-    def discard(self) -> None:
-        """Drop the unfinished packet."""
-        self._rest.clear()
-
-    def feed(self, data: bytes) -> list[Packet]:
-        """Decode received bytes and return the completed packets. Never raises."""
-        packets: list[Packet] = []
-        if self.error is not None:
-            return packets
-        position = 0
-        if self._skip:
-            position = min(self._skip, len(data))
-            self._skip -= position
-            if position == len(data):
-                return packets
-        rest = self._rest
-        if rest:
-            if len(rest) + len(data) < self._need:
-                rest += data
-                return packets
-            data = b"".join((rest, data))
-            rest.clear()
-        try:
-            end = self._parse(data, position, packets)
-        except ProtocolError as fault:
-            self.error = without_traceback(fault)
-            return packets
-        if end < len(data):
-            rest += memoryview(data)[end:]
-        return packets
-
-    def _parse(self, data: bytes, position: int, packets: list[Packet]) -> int:
-        """Append the complete packets of `data` to `packets`; return the offset of the rest."""
+    def _parse(self, data: bytes, frames: list[Packet]) -> int:
+        """Append the complete packets, as `FrameDecoder` requires."""
         size = len(data)
+        position = 0
         limit = self._limit
         header_limit = self._header_limit
         property_limit = self._property_limit
         unpack = _fixed.unpack_from
-        append = packets.append
+        append = frames.append
         while position < size:
             if size - position < FIXED_SIZE:
                 self._need = _bytes_needed(data, position)
@@ -308,31 +288,33 @@ class Decoder:
             block_at = position + offset
             end = position + total
             if total > limit or offset > header_limit or block_size > property_limit:
+                reason = self._describe_excess(total, offset, block_size)
+                if not self._skips_oversized:
+                    raise FrameTooLarge(reason)
                 header = b""
                 if offset <= header_limit:
                     if block_at > size:
                         self._need = offset
                         break
                     header = data[position + FIXED_SIZE : block_at]
-                append(
-                    Oversized(
-                        kind,
-                        flags,
-                        number,
-                        header,
-                        b"",
-                        b"",
-                        b"",
-                        priority,
-                        expiration,
-                        timestamp,
-                        sequence,
-                        version,
-                        transaction,
-                        size=total,
-                        reason=self._describe_excess(total, offset, block_size),
-                    )
+                oversized = Oversized(
+                    kind,
+                    flags,
+                    number,
+                    header,
+                    b"",
+                    b"",
+                    b"",
+                    priority,
+                    expiration,
+                    timestamp,
+                    sequence,
+                    version,
+                    transaction,
                 )
+                oversized.size = total
+                oversized.reason = reason
+                append(oversized)
                 self._skip = max(0, end - size)
                 position = min(end, size)
                 continue
