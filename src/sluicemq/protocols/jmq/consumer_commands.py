@@ -565,14 +565,15 @@ class ConsumerCommands:
         attempted = boolean(packet, "JMQSetRedelivered")
         transaction = packet.transaction_id or number(packet, "JMQTransactionID", 0)
         for blocks in self._batches_of(packet):
-            messages: dict[JmsConsumer, list[bytes]] = {}
+            deliveries: dict[JmsConsumer, list[Delivery]] = {}
             branch = self._branches.by_number(transaction)
             if branch is not None and self._connection.number in branch.connection_numbers:
-                messages = self._branches.revoke_acks(branch, blocks)
+                deliveries = self._branches.revoke_acks(branch, blocks)
             for consumer_id, sysid in blocks:
                 jms_consumer = self._consumers.get(consumer_id)
-                if jms_consumer is not None and jms_consumer.requires_ack:
-                    messages.setdefault(jms_consumer, []).append(sysid)
-            for consumer, sysids in messages.items():
-                consumer.redeliver(sysids, attempted)
+                entry = jms_consumer.unacked.take(sysid) if jms_consumer is not None else None
+                if jms_consumer is not None and entry is not None:
+                    deliveries.setdefault(jms_consumer, []).append(entry[1])
+            for consumer, returned in deliveries.items():
+                consumer.redeliver(returned, attempted)
                 self._remove_if_unused(consumer)

@@ -568,26 +568,16 @@ class JmsConsumer:
             self.update_flow()
         return delivery
 
-    def restore_unacked(self, sysid: bytes, delivery: Delivery) -> None:
-        """Make a message unacked again whose acknowledgement was withdrawn.
-
-        The application has already received it.
-        """
-        entry = (0, delivery)
-        if self.unacked.first.setdefault(sysid, entry) is not entry:
-            self.unacked.add_duplicate(sysid, entry)
-
     # --- redelivery --------------------------------------------------------------------------
 
-    def redeliver(self, sysids: Iterable[bytes], attempted: bool) -> None:
-        """Redeliver unacked messages to this consumer. If it is closed or their destination is
-        paused, they return to their subscription.
+    def redeliver(self, deliveries: Iterable[Delivery], attempted: bool) -> None:
+        """Redeliver messages that were removed from `unacked` to this consumer. If it is closed or
+        their destination is paused, they return to their subscription.
 
         `attempted`: the application has received them.
         """
         requested: dict[Consumer, list[int]] = {}
-        entries = filter(None, map(self.unacked.take, sysids))
-        for engine_consumer, delivery in self._unacked_of(delivery for _, delivery in entries):
+        for engine_consumer, delivery in self._unacked_of(deliveries):
             requested.setdefault(engine_consumer, []).append(delivery.sequence)
         for engine_consumer, sequences in requested.items():
             if self.closed or engine_consumer.subscription.destination.paused:

@@ -170,9 +170,9 @@ class TransactionCommands:
                 branch.state = State.FAILED
                 branch.failure = branch.failure or "its rollback has begun"
                 raise RequestPending
-            messages = self._branches.revoke_acks(branch, blocks[start : start + BATCH])
-            for consumer, sysids in messages.items():
-                consumer.redeliver(sysids, attempted)
+            revoked = self._branches.revoke_acks(branch, blocks[start : start + BATCH])
+            for consumer, deliveries in revoked.items():
+                consumer.redeliver(deliveries, attempted)
 
     def _reply_when_durable(self, branch: Branch, reply: Callable[[], None]) -> None:
         """Reply to the end of a transaction once it is durable."""

@@ -348,14 +348,12 @@ class Branches:
 
     def revoke_acks(
         self, branch: Branch, blocks: Iterable[tuple[int, bytes]]
-    ) -> dict[JmsConsumer, list[bytes]]:
-        """Revoke acknowledgements of the transaction; return the SysMessageIDs by consumer.
-
-        The messages are unacked on these consumers again. The consumers may be closed.
-        """
-        messages: dict[JmsConsumer, list[bytes]] = {}
+    ) -> dict[JmsConsumer, list[Delivery]]:
+        """Revoke acknowledgements of the transaction; return the messages by consumer, for
+        `JmsConsumer.redeliver`. The consumers may be closed."""
+        deliveries: dict[JmsConsumer, list[Delivery]] = {}
         if not branch.can_roll_back:
-            return messages
+            return deliveries
         withdraw_ack = self._broker.transactions.withdraw_ack
         for block in blocks:
             acknowledgement = branch.acked.pop(block, None)
@@ -366,10 +364,9 @@ class Branches:
                 withdraw_ack(branch.transaction, delivery)
                 and delivery.sequence in engine_consumer.unacked
             ):
-                consumer.restore_unacked(block[1], delivery)
-                messages.setdefault(consumer, []).append(block[1])
+                deliveries.setdefault(consumer, []).append(delivery)
                 self._broker.page_out([delivery])  # it is read again when it is written
-        return messages
+        return deliveries
 
     def _end(self, transaction: Transaction, committed: bool) -> None:
         """Store the outcome of a transaction that has ended in the engine."""
