@@ -317,7 +317,8 @@ class DeadLetterMachine(RuleBasedStateMachine):
 
     @rule()
     def time_out(self) -> None:
-        self.fixture.broker.release(self.reader.consumer, timed_out=True)
+        unacked = list(self.reader.consumer.unacked)
+        self.fixture.broker.release(self.reader.consumer, unacked, timed_out=True)
         self.fixture.broker.flush()
 
     @rule()

@@ -66,7 +66,7 @@ class Reader:
     def release(self, *bodies: str, attempted: bool = True) -> None:
         """Requeue these or all unacked messages, and flush."""
         unacked = self.unacked_by_body()
-        sequences = [unacked[body] for body in bodies] or None
+        sequences = [unacked[body] for body in bodies or unacked]
         self.broker.release(self.consumer, sequences, attempted=attempted)
         self.broker.flush()
 

@@ -92,8 +92,11 @@ def detach(consumer: Consumer, unattempted: Container[int], *, ignore_max_attemp
     if consumer.unacked:
         consumer.retired = True
         subscription.retired[consumer] = None
-        steps = _release_all(consumer, unattempted, ignore_max_attempts)
-        requeue_in_slices(subscription, len(consumer.unacked), steps)
+        requeue_in_slices(
+            subscription,
+            len(consumer.unacked),
+            _release_all(consumer, unattempted, ignore_max_attempts),
+        )
 
 
 def _release_all(

@@ -566,14 +566,13 @@ class Broker:
     def release(
         self,
         consumer: Consumer,
-        sequences: Iterable[int] | None = None,
+        sequences: Iterable[int],
         *,
         attempted: bool = True,
         ignore_max_attempts: bool = False,
         timed_out: bool = False,
     ) -> None:
-        """Return deliveries to their original positions (None = all held); see
-        redelivery.release.
+        """Return deliveries to their original positions; see redelivery.release.
 
         `timed_out` is for a consumer with its own acknowledgement timeout, which the engine does
         not watch.

@@ -31,13 +31,13 @@ REQUEUED_TOGETHER: Final = 200
 
 def release(
     consumer: Consumer,
-    sequences: Iterable[int] | None = None,
+    sequences: Iterable[int],
     attempted: bool = True,
     *,
     ignore_max_attempts: bool = False,
     timed_out: bool = False,
 ) -> None:
-    """Return deliveries to their original positions; None = all that the consumer holds.
+    """Return deliveries to their original positions.
 
     Sequences that the consumer does not hold are ignored. With `attempted` False the delivery
     counts no attempt: it was prefetched and not processed. With `ignore_max_attempts` it counts,
@@ -45,11 +45,7 @@ def release(
     is redelivered after its delay.
     """
     unacked = consumer.unacked
-    if sequences is None:
-        deliveries = list(unacked.values())
-        unacked.clear()
-    else:
-        deliveries = [unacked.pop(sequence) for sequence in sequences if sequence in unacked]
+    deliveries = [unacked.pop(sequence) for sequence in sequences if sequence in unacked]
     if not deliveries:
         return
     remove_drained_consumer(consumer)

@@ -375,8 +375,7 @@ class PhpmqSession:
     def _unsubscribe(self) -> None:
         consumer = self._consumer
         if consumer is not None:
-            unsent = self._forget_consumer()
-            self._broker.detach(consumer, set(unsent))
+            self._broker.detach(consumer, set(self._forget_consumer()))
 
     def _forget_consumer(self) -> list[int]:
         """Forget the consumer; return the sequences of the deliveries that have not been sent.

@@ -441,7 +441,7 @@ class Subscriber:
         window = consumer.window
         broker.revoke(window)
         if self._has_other_consumers(consumer):
-            broker.release(consumer, attempted=False)
+            broker.release(consumer, list(consumer.unacked), attempted=False)
             broker.revoke(window)
         if not consumer.unacked:
             broker.grant(window, 1)
