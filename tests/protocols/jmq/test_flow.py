@@ -9,11 +9,11 @@ import pytest
 
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import SessionOptions
-from sluicemq.protocols.jmq.fields import encode_blocks
+from sluicemq.protocols.jmq.fields import INT_BLOCK, encode_blocks
 from sluicemq.protocols.jmq.packets import AckMode, C, F, PacketType, R, Status
 from sluicemq.protocols.jmq.session import MANY_CONSUMERS
 from sluicemq.protocols.jmq.wire import Packet, encode_packet
-from tests.protocols.jmq.harness import Harness, Peer, encode_sysid, status
+from tests.protocols.jmq.harness import Harness, Peer, encode_sysid, login, status
 from tests.support.broker import purge
 
 H = PacketType
@@ -271,6 +271,29 @@ def test_flow_of_consumers_added_in_same_read_does_not_delay_other_clients(
     harness.scan_time.limit = MANY_CONSUMERS + 2
     peer.session.receive(addition * MANY_CONSUMERS + resumption * 19)
     assert 0 < len(peer.delivered()) < 5
+
+
+def test_safe_mode_requested_in_same_read_does_not_delay_other_clients(harness: Harness) -> None:
+    sysids = [encode_sysid(1, number) for number in range(20)]
+    sender = harness.connect()
+    for sysid in sysids:
+        sender.send("q", "x", sysid=sysid)
+    peer = harness.connect_without_hello()
+    packets = [
+        encode_packet(H.HELLO, properties={"JMQProtocolLevel": 100, "JMQSafeMode": True}),
+        encode_packet(H.AUTHENTICATE, body=login("anna", "secret")),
+        encode_packet(H.START),
+    ]
+    for number in range(MANY_CONSUMERS + 1):
+        destination = peer.destination_properties("other" if number else "q")
+        packets.append(
+            encode_packet(H.ADD_CONSUMER, properties={**destination, "JMQConsumerID": number})
+        )
+    bodies = [encode_blocks([(0, sysid)], INT_BLOCK) for sysid in sysids]
+    packets += [encode_packet(H.ACKNOWLEDGE, body=body) for body in bodies]
+    harness.scan_time.limit = MANY_CONSUMERS + 3
+    peer.session.receive(b"".join(packets))
+    assert 0 < sum(packet.is_message for packet in peer.receive()) < 5
 
 
 def test_safe_mode_continues_after_message_that_ended_in_transaction(harness: Harness) -> None:

@@ -119,7 +119,7 @@ time for scans, so that many of them do not delay other clients."""
 MANY_CONSUMERS: Final = 20
 """Number of consumers of a connection above which RESUME_FLOW, and in safe mode ACKNOWLEDGE and
 REDELIVER, use the time for scans, too: they pause or resume the flow of all of them."""
-_FLOW_REQUESTS: Final = _LONG_REQUESTS | {PacketType.RESUME_FLOW}
+_FLOW_REQUESTS: Final = frozenset({PacketType.RESUME_FLOW})
 _SAFE_MODE_REQUESTS: Final = _FLOW_REQUESTS | {PacketType.ACKNOWLEDGE, PacketType.REDELIVER}
 
 _COUNT_BITS: Final = 22
@@ -368,7 +368,6 @@ class JmqSession:
         login = self._login
         send = self._producers.send
         outbound = self._connection.outbound
-        long_requests = _SAFE_MODE_REQUESTS if outbound.safe else _FLOW_REQUESTS
         repeats_packet = False
         for index, packet in enumerate(packets):
             kind = packet.type
@@ -380,8 +379,9 @@ class JmqSession:
                 if login.logged_in and 0 < kind <= LAST_MESSAGE_TYPE:
                     uses_scan_time = send(packet)
                 else:
-                    uses_scan_time = kind in long_requests and (
-                        kind in _LONG_REQUESTS or len(outbound.consumers) > MANY_CONSUMERS
+                    uses_scan_time = kind in _LONG_REQUESTS or (
+                        len(outbound.consumers) > MANY_CONSUMERS
+                        and kind in (_SAFE_MODE_REQUESTS if outbound.safe else _FLOW_REQUESTS)
                     )
                     self._find_handler(kind)(packet)
             except REQUEST_ERRORS as error:
