@@ -37,7 +37,6 @@ from sluicemq.protocols.java import Long, dumps_map
 from sluicemq.protocols.jmq import fields
 from sluicemq.protocols.jmq.consumers import UNLIMITED_BYTES, JmsSession, Outbound
 from sluicemq.protocols.jmq.packets import (
-    LAST_MESSAGE_TYPE,
     MAX_REASON,
     A,
     Level,
@@ -248,9 +247,7 @@ class JmqConnection:
     ) -> None:
         """Send the reply to a request, if the client requests one and its type has one."""
         if packet.flags & A and packet.type not in _WITHOUT_REPLY:
-            kind = packet.type + 1
-            if 0 < packet.type <= LAST_MESSAGE_TYPE:
-                kind = PacketType.SEND_REPLY
+            kind = PacketType.SEND_REPLY if packet.is_message else packet.type + 1
             self.write(encode_reply(kind, packet.consumer_id, status, properties, body, flags))
 
     def refuse(self, packet: Packet, error: SluiceError) -> None:

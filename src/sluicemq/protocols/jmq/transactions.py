@@ -325,15 +325,16 @@ class Branches:
         Raises BrokerError; RejectedRequest if its owner has `max_prepared` prepared branches
         already.
         """
-        transactions = self._broker.transactions.prepared
-        if branch.state is not State.PREPARED and len(transactions) >= max_prepared:
-            owner = branch.transaction.owner
-            count = sum(transaction.owner == owner for transaction in transactions.values())
-            if count >= max_prepared:
-                raise RejectedRequest(
-                    Status.RESOURCE_FULL,
-                    f"{max_prepared} branches of this user are prepared already",
-                )
+        prepared = self._broker.transactions.prepared
+        owner = branch.transaction.owner
+        if (
+            branch.state is not State.PREPARED
+            and len(prepared) >= max_prepared
+            and sum(other.owner == owner for other in prepared.values()) >= max_prepared
+        ):
+            raise RejectedRequest(
+                Status.RESOURCE_FULL, f"{max_prepared} branches of this user are prepared already"
+            )
         self._broker.transactions.prepare(branch.transaction, branch.xid, on_durable)
         if branch.state is not State.PREPARED:
             branch.state = State.PREPARED
