@@ -52,6 +52,7 @@ class DestinationQuery(SortedPageQuery, kw_only=True, frozen=True):
         Meta(
             max_length=1024,
             description="Text anywhere in the name; with `*`, a pattern for the whole name.",
+            examples=["orders.*"],
         ),
     ] = ""
     temporary: Annotated[

@@ -132,7 +132,13 @@ class BackupView(msgspec.Struct, frozen=True, kw_only=True):
 class BackupRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of a new backup."""
 
-    directory: Annotated[str, Meta(description="Name of the backup in the configured directory.")]
+    directory: Annotated[
+        str,
+        Meta(
+            description="Name of the backup in the configured directory.",
+            examples=["2026-03-31"],
+        ),
+    ]
     incremental_from: Annotated[
         str | None, Meta(description="Earlier backup whose unchanged files are shared.")
     ] = None

@@ -36,6 +36,7 @@ from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address
 
 MAX_VIEW: Final = 1 << 20
+EXAMPLE_SELECTOR: Final = "customer = 'anna' AND JMSPriority > 5"
 MessageState = Literal["ready", "unacked", "scheduled"]
 
 
@@ -85,7 +86,12 @@ class MessageQuery(PageQuery, kw_only=True, frozen=True):
 
     address: Address
     subscription: Annotated[str, Meta(description="Of a topic: the name of its subscription.")] = ""
-    selector: Annotated[str, Meta(description="Only messages that match this JMS selector.")] = ""
+    selector: Annotated[
+        str,
+        Meta(
+            description="Only messages that match this JMS selector.", examples=[EXAMPLE_SELECTOR]
+        ),
+    ] = ""
     state: Annotated[MessageState, Meta(description="Only messages in this state.")] = "ready"
     cursor: Annotated[
         str, Meta(description="`next_cursor` of the previous page; replaces `offset`.")
@@ -202,7 +208,15 @@ PublishedDurability = Literal["sync", "lazy", "none"]
 class PublishRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """A message. At most one of the three bodies is given.
 
-    properties  by name: a value, or `{"type": …, "value": …}` as messages are shown
+    body         body as text
+    body_base64  body as bytes, in base64
+    body_json    body as a JSON value
+    body_kind    kind of the body, if it differs from that of its field
+    properties   by name: a value, or `{"type": …, "value": …}` as messages are shown
+    ttl_ms       time to live from the request on; 0 = no limit
+    delay_ms     delay of the delivery from the request on
+    reply_to     destination for replies
+    durability   `sync`: the response is sent when the message is on disk
     """
 
     body: str | UnsetType = UNSET
@@ -233,15 +247,19 @@ Action = Literal["delete", "move", "copy", "redeliver", "redrive"]
 class MessageActionRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """An action, and its messages: given by `ids`, `selector` or `all`.
 
-    target  destination of move and copy; with redrive, it replaces the original destination
-    state   with `selector` or `all`: only ready messages, or only scheduled ones
-    cursor  `next_cursor` of the previous response
-    limit   maximum number of messages; 0 = all
+    ids           ids of the messages, as in the list
+    selector      JMS selector that the messages match
+    all           true for all messages
+    target        destination of move and copy; with redrive, it replaces the original destination
+    subscription  for a topic, the name of the subscription with the messages
+    state         with `selector` or `all`: only ready messages, or only scheduled ones
+    cursor        `next_cursor` of the previous response
+    limit         maximum number of messages; 0 = all
     """
 
     action: Action
     ids: Annotated[list[str], Meta(max_length=MAX_IDS)] | None = None
-    selector: str = ""
+    selector: Annotated[str, Meta(examples=[EXAMPLE_SELECTOR])] = ""
     all: bool = False
     target: MessageTarget | None = None
     subscription: str = ""

@@ -29,6 +29,7 @@ Pattern = Annotated[
         min_length=1,
         max_length=MAX_PATTERN,
         description="Pattern of destination names; `*` matches any characters.",
+        examples=["orders.*"],
     ),
 ]
 
