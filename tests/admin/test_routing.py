@@ -297,6 +297,9 @@ async def test_document_describes_parameters_and_fields(api_fixture: ApiFixture)
     )
     history = schemas["HistoryView"]["properties"]
     assert history["ready"]["description"] == history["unacked"]["description"]
+    # an extended type has the descriptions of the type that it extends
+    for name in ("MessageView", "MessageItem"):
+        assert schemas[name]["properties"]["attempts"]["description"].startswith("number of deliv")
     assert schemas["BodyView"]["properties"]["class"]["description"].startswith("class of an obj")
     problem = schemas["Problem"]["description"]
     assert "\n" not in problem

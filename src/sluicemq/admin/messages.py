@@ -290,8 +290,13 @@ class MessageService(Service):
             deliveries = call.slices.scan(cursor, requested)
         else:
             count = query.limit if selector is None else http.max_scan_messages
-            part = slice(offset, offset + count)
-            deliveries = _scan_others(subscription, query.state, part, call.slices, requested)
+            deliveries = _scan_others(
+                subscription,
+                query.state,
+                slice(offset, offset + count),
+                call.slices,
+                requested,
+            )
         async for delivery in deliveries:
             scanned += 1
             if selector is None or matches_selector(self._broker, selector, delivery):

@@ -67,6 +67,11 @@ def document(operations: Iterable[ApiOperation[Any, Any]]) -> dict[str, Any]:
     for schema in schemas.values():
         if "properties" in schema:
             _describe_fields(schema)
+    for kind in types:
+        for base in getattr(kind, "__mro__", ())[1:]:
+            for name, inherited in schemas.get(base.__name__, {}).get("properties", {}).items():
+                properties = schemas[kind.__name__]["properties"]
+                properties[name] = inherited | properties[name]
     refs = {id(kind): schema for kind, schema in zip(types, references, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
     for operation in sorted_operations:
