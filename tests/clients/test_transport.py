@@ -19,6 +19,7 @@ import pytest
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
+from sluicemq.clients.transport import Inbox
 from sluicemq.model.errors import ConnectionLost, RequestTimeout
 from sluicemq.protocols.msglite import wire as msglite
 from tests.protocols.msglite.harness import Harness as MsgliteHarness
@@ -331,3 +332,17 @@ def test_close_after_unread_reset(
             await user.send(b"")
 
     run(main)
+
+
+def test_cancellation_is_not_replaced_by_an_expired_timeout() -> None:
+    async def poll() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()  # as asyncio.run does at Ctrl-C, while the task runs
+        await Inbox[bytes]().take(0)
+
+    async def main() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(poll())
+
+    asyncio.run(main())

@@ -67,6 +67,10 @@ async def time_limit(
 
     Raises RequestTimeout with the text `error_text`, or the one that it returns at the end.
     """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        # let a cancellation be raised that has not been yet: asyncio.timeout(0) would replace it
+        await asyncio.sleep(0)
     try:
         async with asyncio.timeout(seconds):
             yield
