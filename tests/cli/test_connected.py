@@ -161,3 +161,18 @@ def test_prepared_transaction_is_committed_or_rolled_back(
     assert missing.code == 1
     assert "sluicemq transactions" in missing.err
     assert "no prepared transactions" in run_as_owner("transactions", "--prepared").err
+
+
+@pytest.mark.parametrize(
+    ("command", "listing"),
+    [
+        (("slots", "show", "none"), "sluicemq slots"),
+        (("transactions", "commit", "0", "--yes"), "sluicemq transactions"),
+    ],
+)
+def test_error_for_a_missing_item_names_its_list(
+    run_as_owner: Run, command: tuple[str, ...], listing: str
+) -> None:
+    result = run_as_owner(*command)
+    assert result.code == 1
+    assert f"{listing} lists the existing ones." in result.err

@@ -192,6 +192,8 @@ _ADVICE: Final = {
     "transaction-not-found": "sluicemq transactions lists the existing ones.",
     "user-not-found": "sluicemq users lists the existing ones.",
     "role-not-found": "sluicemq permissions role lists the existing ones.",
+    "token-not-found": "sluicemq users token lists the existing ones.",
+    "slot-not-found": "sluicemq slots lists the existing ones.",
     "not-found": "Is the broker older than this program? sluicemq status shows its version.",
     "stopping": "The broker is stopping; try again when it is running.",
 }
