@@ -244,7 +244,8 @@ def openmq(
     source: Annotated[
         Path,
         typer.Argument(
-            help="Directory of the instance (…/instances/imqbroker), or its config.properties."
+            metavar="SOURCE",
+            help="Directory of the instance (…/instances/imqbroker), or its config.properties.",
         ),
     ],
     to: DataDirOption,
@@ -271,7 +272,8 @@ def openmq(
 @app.command()
 def vibemq(
     source: Annotated[
-        Path, typer.Argument(help="appsettings.json, vibemq.db, or their directory.")
+        Path,
+        typer.Argument(metavar="SOURCE", help="appsettings.json, vibemq.db, or their directory."),
     ],
     to: DataDirOption,
     config: ConfigOption = None,
@@ -340,7 +342,9 @@ def vibemq(
 
 @app.command()
 def phpmq(
-    source: Annotated[Path, typer.Argument(help="The XML configuration, or the SQLite file.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="The XML configuration, or the SQLite file.")
+    ],
     to: DataDirOption,
     config: ConfigOption = None,
     store: StoreOption = None,
