@@ -141,7 +141,7 @@ def verify_logins_at_once(api_fixture: ApiFixture) -> None:
     queue._pool.shutdown()
     queue._pool = _ImmediateExecutor()
     queue._call_soon = lambda call, *arguments: call(*arguments)
-    queue._verify = lambda stored, password: False
+    queue._verify = lambda stored, password, highest: False
 
 
 class _ImmediateExecutor(Executor):
