@@ -225,7 +225,7 @@ def test_redelivery_of_deleted_queue_that_is_still_to_be_dropped_is_not_found(
     queue = fixture.queue(retry_delay=retry_delay)
     [sequence] = fixture.send(queue, "a")
     reader = fixture.read(queue)
-    broker.release(reader.consumer, timed_out=True)
+    broker.release(reader.consumer, [sequence], timed_out=True)
     broker.remove(queue, force=True)
     assert queue.queue.waiting == 1
     assert not broker.acknowledge_any(queue.queue, sequence)
