@@ -104,8 +104,7 @@ def _release_all(
 ) -> Iterator[None]:
     """Return the deliveries of a retired consumer, which is detached when it holds none."""
     while sequences := list(islice(consumer.unacked, REQUEUED_TOGETHER)):
-        prefetched = [sequence for sequence in sequences if sequence in unattempted]
-        release(consumer, prefetched, attempted=False)
+        release(consumer, [item for item in sequences if item in unattempted], attempted=False)
         release(consumer, sequences, ignore_max_attempts=ignore_max_attempts)
         yield
     remove_drained_consumer(consumer)

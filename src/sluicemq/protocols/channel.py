@@ -626,11 +626,6 @@ class DeliveryPauses:
         if self.reasons:
             self._broker.suspend(consumer)
 
-    def take_consumers(self) -> list[Consumer]:
-        """Remove and return the consumers, which are about to be detached."""
-        consumers, self.consumers = self.consumers, []
-        return consumers
-
     def pause(self, reason: int) -> None:
         """Add a reason."""
         if not self.reasons:

@@ -641,7 +641,9 @@ class JmsConsumer:
             self._durables.remove_shared_consumer(self.terms.name)
         if self._pattern is not None:
             del self._durables.wildcard_consumers[self._attach_to_new_topic]
-        return self.pauses.take_consumers()
+        engine_consumers = list(self.pauses.consumers)
+        self.pauses.consumers.clear()
+        return engine_consumers
 
     def _delete_unused_subscriptions(self, engine_consumers: list[Consumer]) -> None:
         """Delete nondurable subscriptions of topics whose last consumer was detached."""
