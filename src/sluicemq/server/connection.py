@@ -191,16 +191,17 @@ class Connection(asyncio.Protocol):
             session.receive(data)
             session = self._session  # it may have been replaced, or be closed
             if session is not None and (session.buffered or self.held_bytes):
-                # the bytes of a skipped frame are not held: it counts as 1, in addition to messages
-                # that wait for capacity
-                is_new = session.buffered < self.held_bytes + len(data)
-                is_new = is_new and session.buffered not in (1, self.held_bytes)
-                was_incomplete, self._was_incomplete = self._was_incomplete, session.incomplete
+                is_complete = session.buffered < self.held_bytes + len(data)
                 progress = self.received_bytes - self._progress_from
-                has_progress = progress >= self._admission.budget.progress_bytes
-                if is_new or not was_incomplete or has_progress:
+                if (
+                    not self._was_incomplete
+                    # a skipped frame is not held, and counts as 1 in addition to messages that wait
+                    or (is_complete and session.buffered not in (1, self.held_bytes))
+                    or progress >= self._admission.budget.progress_bytes
+                ):
                     self._input_at = self.active_at
                     self._progress_from = self.received_bytes
+                self._was_incomplete = session.incomplete
                 self._report_input()
         except Exception as error:
             self.fault(error)

@@ -91,9 +91,8 @@ class InputBudget:
     @property
     def progress_bytes(self) -> int:
         """Bytes of an unfinished frame that count as progress now."""
-        if self.used <= self.limit:
-            return _PROGRESS_BYTES
-        return max(_PROGRESS_BYTES, self.limit // _PROGRESS_SHARE)
+        share = self.limit // _PROGRESS_SHARE if self.used > self.limit else 0
+        return max(_PROGRESS_BYTES, share)
 
     def report(self, holder: InputHolder, held_bytes: int) -> bool:
         """Record that a connection holds `held_bytes` now.

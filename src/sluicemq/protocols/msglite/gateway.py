@@ -203,10 +203,8 @@ class GatewaySession:
         elif reader.request is not None:
             try:
                 self._forward(reader.request)
-            except AccessDenied as error:
-                self._fail(str(error), "403")
-            except BrokerError as error:
-                self._fail(str(error))
+            except (AccessDenied, BrokerError) as error:
+                self._fail(str(error), "403" if isinstance(error, AccessDenied) else "500")
 
     def _forward(self, request: GatewayRequest) -> None:
         """Publish the two messages and wait for the reply. Raises BrokerError, AccessDenied."""

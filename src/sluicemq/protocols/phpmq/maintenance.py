@@ -291,18 +291,14 @@ class MaintenanceSession(NoConsumers):
     def _list_in_steps(self, execute: Callable[[list[_Listed]], str]) -> Iterator[None]:
         queues: list[_Listed] = []
         for destination in list(self._channel.broker.destinations.values()):
+            yield
             if self._channel.closed:
                 return
             messages = destination.waiting + destination.unacked
             if messages and self._is_listed(destination):
                 queues.append((messages, destination))
-            yield
-        self._channel.transport.call(self._end_list, partial(execute, queues))
-
-    def _end_list(self, execute: Callable[[], str]) -> None:
         self._pending = 0
-        if not self._channel.closed:
-            self._respond(execute)
+        self._channel.transport.call(self._respond, partial(execute, queues))
 
     def _is_listed(self, destination: Destination) -> bool:
         """Return whether the user may see the queue in lists. Topics are not listed."""

@@ -459,7 +459,7 @@ class PhpmqSession:
             # the send of the probe has set the version
             ttl = -1 if self._dispatch_version == 1 else 0
             encoder = DispatchEncoder(queue, self._decoder.newline)
-            encoder.add(chunks, b"", b"%b%016x" % (self._ids.prefix, 0), ttl)
+            encoder.add(chunks, b"", self._ids.encode(0), ttl)
             self._channel.write(chunks)
 
     # --- back-pressure -----------------------------------------------------------------------

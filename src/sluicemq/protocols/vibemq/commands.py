@@ -170,13 +170,13 @@ def queue_info(connection: VibemqConnection, frame: Frame) -> None:
     connection.demand(frame, Operation.BROWSE)
     answer = Frame(QUEUE_INFO, frame.id, frame.queue)
     destination = queues.find(connection.broker, frame.queue)
-    if destination is not None:
-        payload = queues.info(destination, connection.reads_mode_names)
-        connection.send(answer._replace(payload=payload))
-        return
-    # an Error would make the .NET client's attempt to connect fail
-    missing = f"there is no queue {frame.queue}"
-    connection.send(answer._replace(error_code="QUEUE_NOT_FOUND", error_message=missing))
+    if destination is None:
+        # an Error would make the .NET client's attempt to connect fail
+        missing = f"there is no queue {frame.queue}"
+        answer = answer._replace(error_code="QUEUE_NOT_FOUND", error_message=missing)
+    else:
+        answer = answer._replace(payload=queues.info(destination, connection.reads_mode_names))
+    connection.send(answer)
 
 
 def list_queues(connection: VibemqConnection, frame: Frame) -> bytes | None:
