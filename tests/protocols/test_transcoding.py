@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import zlib
 
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import FrameTooLarge, ProtocolError
 from sluicemq.model.message import UNCOMPRESSED_SIZE, BodyKind, Message, Origin
-from sluicemq.protocols.java import MAX_SIZE
-from sluicemq.protocols.transcoding import content, expanded, expanded_size
+from sluicemq.protocols.java import MAX_SIZE, dumps_stream
+from sluicemq.protocols.transcoding import content, conversion_memory, expanded, expanded_size
 
 
 def message(flags: int, body: bytes, origin: Origin = Origin.JMQ) -> Message:
@@ -42,6 +43,33 @@ def test_size_of_inflated_body_is_known_without_inflating(
     published = message(flags, b"abc")
     published.properties = {UNCOMPRESSED_SIZE: stated}
     assert expanded_size(published) == expected
+
+
+@pytest.mark.parametrize(
+    ("unit", "end", "factor"),
+    [
+        ("a", "", 1),
+        ("ä", "", 1),
+        ("中", "", 1),
+        ("a\n", "", 1),
+        ("a", "😀", 3),
+        ("\x01", "", 3),
+        ("\x01", "😀", 3),
+    ],
+)
+@pytest.mark.parametrize("size", [100_000, 140_000])
+def test_conversion_needs_estimated_memory(unit: str, end: str, factor: int, size: int) -> None:
+    text = unit * (size // len(unit.encode())) + end
+    converted = message(0, dumps_stream([text, text + "."]))
+    converted.kind = BodyKind.STREAM
+    tracemalloc.start()
+    try:
+        content(converted)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # the stream is in memory already
+    assert peak + len(converted.body) <= factor * conversion_memory(converted)
 
 
 def test_compressed_message_without_stated_size_may_have_maximum_size() -> None:

@@ -95,8 +95,9 @@ def conversion_memory(message: Message) -> int:
     """Return the bytes of memory that the conversion of a body needs.
 
     For a map or stream these are the Java stream, the text in it with two bytes for each character,
-    and the JSON in a buffer that grows. Text with a few characters beyond U+FFFF, and control
-    characters, need more.
+    and the JSON in a buffer that grows. Rare texts need up to three times as much: one character
+    beyond U+FFFF makes each take four bytes, and a control character has six in JSON. References
+    count further (`java.MAX_SIZE`). Small values have up to 170 bytes each.
     """
     kind = message.kind
     return (5 if kind is _MAP or kind is _STREAM else 2) * expanded_size(message)
