@@ -16,7 +16,7 @@ from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.session import MsgliteSession
 from sluicemq.protocols.phpmq import screen
 from sluicemq.protocols.phpmq import wire as phpmq
-from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
+from sluicemq.protocols.phpmq.maintenance import MaintenanceSession, QueueLists
 from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.phpmq.wire import MessageIds
 from sluicemq.protocols.transport import Session
@@ -82,7 +82,9 @@ class PlainCell(Cell):
         if self.protocol == "phpmq":
             return PhpmqSession(transport, broker, idle_offload(), access=access)
         if self.protocol == "phpmq-maintenance":
-            return MaintenanceSession(transport, broker, FixedProcess(), access=access)
+            return MaintenanceSession(
+                transport, broker, FixedProcess(), QueueLists(broker), access=access
+            )
         if self.protocol == "msglite":
             return MsgliteSession(transport, broker, replies, idle_offload(), access=access)
         return GatewaySession(

@@ -23,7 +23,7 @@ from sluicemq.protocols.jmq.session import Coordinator, JmqSession
 from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
-from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
+from sluicemq.protocols.phpmq.maintenance import MaintenanceSession, QueueLists
 from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
 from sluicemq.protocols.transport import Session, Transport
@@ -172,7 +172,9 @@ CASES: Final[dict[str, tuple[Callable[[Transport, ServerFixture], Session], tupl
         (encode_consume(b"q", 3) + encode_send(b"q", b"x"), encode_send(b"q", bytes(9999))[:-1]),
     ),
     "maintenance": (
-        lambda transport, server: MaintenanceSession(transport, server.broker, _broker_info()),
+        lambda transport, server: MaintenanceSession(
+            transport, server.broker, _broker_info(), QueueLists(server.broker)
+        ),
         (b"monitor\n", b"help\n", b"sho"),
     ),
     "msglite": (

@@ -34,7 +34,7 @@ from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
 from sluicemq.protocols.msglite.wire import Limits as MsgliteLimits
 from sluicemq.protocols.offload import Offload
-from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
+from sluicemq.protocols.phpmq.maintenance import MaintenanceSession, QueueLists
 from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.phpmq.wire import Limits as PhpmqLimits
 from sluicemq.protocols.transport import (
@@ -260,6 +260,7 @@ class SessionFactories:
         self._context = context
         self._process = process
         self._replies = ReplyAddresses(broker.clock.wall)
+        self._queue_lists = QueueLists(broker)
         self._factories: dict[str, Callable[[Listener, Transport, bool], Session]] = {
             "phpmq": self._phpmq,
             "phpmq-maintenance": self._maintenance,
@@ -336,7 +337,9 @@ class SessionFactories:
 
     def _maintenance(self, options: Listener, transport: Transport, refused: bool) -> Session:
         access = self._guest_access(options, transport, refused)
-        return MaintenanceSession(transport, self._broker, self._process, access=access)
+        return MaintenanceSession(
+            transport, self._broker, self._process, self._queue_lists, access=access
+        )
 
     def _msglite(self, options: Listener, transport: Transport, refused: bool) -> Session:
         return MsgliteSession(

@@ -11,7 +11,7 @@ from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.phpmq import screen
-from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
+from sluicemq.protocols.phpmq.maintenance import MaintenanceSession, QueueLists
 from tests.protocols.phpmq.harness import Harness
 from tests.support.sessions import RecordedTransport
 
@@ -32,11 +32,12 @@ class FixedProcess:
 class Terminal:
     """A client of the maintenance port."""
 
-    def __init__(self, harness: Harness) -> None:
+    def __init__(self, harness: Harness, lists: QueueLists | None = None) -> None:
         self.harness = harness
+        self.lists = lists or QueueLists(harness.broker)
         self.transport = RecordedTransport(harness)
         self.session = self.transport.session = MaintenanceSession(
-            self.transport, harness.broker, FixedProcess()
+            self.transport, harness.broker, FixedProcess(), self.lists
         )
         harness.transports.append(self.transport)
         harness.run_event_loop()
@@ -189,6 +190,23 @@ def test_many_queues_are_listed_in_slices_and_later_commands_wait(
     assert expected in first
     assert "phpmq >" in second
     assert terminal.transport.close_reason == ""
+
+
+def test_lists_of_several_sessions_are_made_one_after_the_other(
+    harness: Harness, terminal: Terminal
+) -> None:
+    peer = harness.connect()
+    for number in range(40):
+        peer.send(b"q%d" % number, b"x")
+    terminals = [terminal, *(Terminal(harness, terminal.lists) for _ in range(3))]
+    harness.scan_time.limit = 7
+    for client in terminals:
+        client.session.receive(b"search *\n")
+    terminals[1].session.closed()
+    assert harness.broker.scans.waiting == 1
+    harness.run_event_loop()
+    outputs = [client.transport.take_written() for client in terminals]
+    assert [b"Found 40 queues" in output for output in outputs] == [True, False, True, True]
 
 
 def test_list_ends_with_session(harness: Harness, terminal: Terminal) -> None:

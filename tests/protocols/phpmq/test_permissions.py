@@ -6,7 +6,7 @@ import pytest
 
 from sluicemq.model.access import Operation
 from sluicemq.protocols.phpmq import wire
-from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
+from sluicemq.protocols.phpmq.maintenance import MaintenanceSession, QueueLists
 from tests.protocols.phpmq.harness import Harness
 from tests.support.sessions import RecordedAccess, RecordedTransport, SessionPeer
 
@@ -111,7 +111,9 @@ def test_permission_is_checked_once_for_many_sends(harness: Harness) -> None:
 
 def terminal(harness: Harness, access: RecordedAccess) -> SessionPeer:
     transport = RecordedTransport(harness)
-    session = MaintenanceSession(transport, harness.broker, FixedProcess(), access=access)
+    session = MaintenanceSession(
+        transport, harness.broker, FixedProcess(), QueueLists(harness.broker), access=access
+    )
     peer = SessionPeer(harness, transport, session)
     transport.take_written()
     return peer

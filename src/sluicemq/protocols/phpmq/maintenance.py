@@ -15,6 +15,7 @@ many queues, so they are listed in slices of the time for scans.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from heapq import nlargest
@@ -42,9 +43,59 @@ from sluicemq.security.access import OPEN, Access
 REFRESH_SECONDS: Final = 0.5
 LINE_LIMIT: Final = 4096
 """Maximum length of a command in bytes; a longer one ends the session."""
-_Listed = tuple[int, Destination]
-"""Number of messages of a queue, and the queue."""
 _HTTP_REQUEST: Final = re.compile(r"\S+ \S+ HTTP/\d\.\d")
+
+
+ListedQueue = tuple[int, Destination]
+"""Number of messages of a queue, and the queue."""
+
+
+class QueueLists:
+    """Lists the queues of a broker in slices of the time for scans.
+
+    It makes one list at a time, because each takes memory in proportion to the number of
+    destinations, and there may be many sessions.
+    """
+
+    __slots__ = ("_broker", "_waiting")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._waiting: deque[
+            tuple[
+                Channel[bytes],
+                Callable[[Destination], bool],
+                Callable[[list[ListedQueue]], None],
+            ]
+        ] = deque()
+        """Requested lists; that which is being made is the first."""
+
+    def request(
+        self,
+        channel: Channel[bytes],
+        is_listed: Callable[[Destination], bool],
+        callback: Callable[[list[ListedQueue]], None],
+    ) -> None:
+        """Call `callback` with the destinations that have messages and that `is_listed` accepts,
+        unless the channel is closed before."""
+        self._waiting.append((channel, is_listed, callback))
+        if len(self._waiting) == 1:
+            self._broker.scans.begin_steps(self._make_lists())
+
+    def _make_lists(self) -> Iterator[None]:
+        while self._waiting:
+            channel, is_listed, callback = self._waiting[0]
+            queues: list[ListedQueue] = []
+            for destination in list(self._broker.destinations.values()):
+                yield
+                if channel.closed:
+                    break
+                messages = destination.waiting + destination.unacked
+                if messages and is_listed(destination):
+                    queues.append((messages, destination))
+            else:
+                channel.transport.call(callback, queues)
+            self._waiting.popleft()
 
 
 class MaintenanceSession(NoConsumers):
@@ -54,6 +105,7 @@ class MaintenanceSession(NoConsumers):
         "_channel",
         "_ids",
         "_input",
+        "_lists",
         "_pending",
         "_process",
         "_timer",
@@ -61,10 +113,18 @@ class MaintenanceSession(NoConsumers):
     )
 
     def __init__(
-        self, transport: Transport, broker: Broker, process: Process, *, access: Access = OPEN
+        self,
+        transport: Transport,
+        broker: Broker,
+        process: Process,
+        lists: QueueLists,
+        *,
+        access: Access = OPEN,
     ) -> None:
+        """`lists` is shared by all sessions of the broker."""
         self._channel: Channel[bytes] = Channel(transport, broker, access, "phpmq", access.guest)
         self._process = process
+        self._lists = lists
         self._ids = MessageIds(broker.identity)
         self._input = bytearray()
         """Waiting commands, each with its line feed, and the beginning of an unfinished one."""
@@ -216,7 +276,7 @@ class MaintenanceSession(NoConsumers):
                 return screen.unknown_command(line)
         return ""
 
-    def _purge(self, queues: list[_Listed]) -> str:
+    def _purge(self, queues: list[ListedQueue]) -> str:
         """Purge the queues, or none if the user may not purge one of them. Raises AccessDenied."""
         for _, destination in queues:
             self._channel.demand(Operation.MANAGE, destination.name)
@@ -239,7 +299,7 @@ class MaintenanceSession(NoConsumers):
         self._channel.demand(operation, argument if destination is None else destination.name)
         return destination
 
-    def _search(self, pattern: str, queues: list[_Listed]) -> str:
+    def _search(self, pattern: str, queues: list[ListedQueue]) -> str:
         parts = [part for part in pattern.casefold().split("*") if part]
         return screen.search_result(
             pattern,
@@ -257,7 +317,7 @@ class MaintenanceSession(NoConsumers):
             write_page()
         self._timer.set(REFRESH_SECONDS, partial(self._refresh, write_page))
 
-    def _write_monitor(self, queues: list[_Listed]) -> str:
+    def _write_monitor(self, queues: list[ListedQueue]) -> str:
         longest = nlargest(screen.MONITOR_ROWS, queues, key=itemgetter(0))
         summaries = [_summarize(destination) for _, destination in longest]
         self._write(screen.monitor(self._process, len(queues), summaries))
@@ -282,23 +342,17 @@ class MaintenanceSession(NoConsumers):
 
     # --- queues ------------------------------------------------------------------------------
 
-    def _list(self, execute: Callable[[list[_Listed]], str]) -> None:
+    def _list(self, execute: Callable[[list[ListedQueue]], str]) -> None:
         """Write the response that `execute` returns for the queues with messages that the user may
         see, or the error that it raises."""
         self._pending = 1
-        self._channel.broker.scans.begin_steps(self._list_in_steps(execute))
+        self._lists.request(self._channel, self._is_listed, partial(self._end_list, execute))
 
-    def _list_in_steps(self, execute: Callable[[list[_Listed]], str]) -> Iterator[None]:
-        queues: list[_Listed] = []
-        for destination in list(self._channel.broker.destinations.values()):
-            yield
-            if self._channel.closed:
-                return
-            messages = destination.waiting + destination.unacked
-            if messages and self._is_listed(destination):
-                queues.append((messages, destination))
+    def _end_list(
+        self, execute: Callable[[list[ListedQueue]], str], queues: list[ListedQueue]
+    ) -> None:
         self._pending = 0
-        self._channel.transport.call(self._respond, partial(execute, queues))
+        self._respond(partial(execute, queues))
 
     def _is_listed(self, destination: Destination) -> bool:
         """Return whether the user may see the queue in lists. Topics are not listed."""
