@@ -447,7 +447,10 @@ class SessionState:
     def mark_transaction_used(self) -> None:
         """Mark the transaction as used. Raises TransactionLost if a part of it is lost."""
         if self._lost_work:
-            raise TransactionLost("the connection broke within the transaction: roll back")
+            raise TransactionLost(
+                "the connection broke within the transaction: "
+                f"{'roll back' if self.transacted else 'end it'}"
+            )
         if self.transaction:
             self._transaction_used = True
 
