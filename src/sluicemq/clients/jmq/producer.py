@@ -272,9 +272,12 @@ class Producer(AsyncClient):
             on_response=added,
         )
 
-    async def _route(self, channel: RequestChannel, to: str | Address | None) -> _Route:
+    def _check_open(self) -> None:
         if self._closed:
             raise ConnectionLost("the producer is closed")
+
+    async def _route(self, channel: RequestChannel, to: str | Address | None) -> _Route:
+        self._check_open()
         if (to is None) == (self.destination is None):
             raise ValueError(
                 "`to` is missing: the producer has no destination"
@@ -293,7 +296,7 @@ class Producer(AsyncClient):
                 await self._add(channel, destination)
             if self._closed:  # meanwhile
                 await self.delete_on_broker(channel)
-                raise ConnectionLost("the producer is closed")
+            self._check_open()
             return self._routes[destination]
 
 
