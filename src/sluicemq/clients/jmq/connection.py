@@ -15,7 +15,7 @@ from sluicemq import __version__
 from sluicemq.clients.jmq.consumer import Consumer, JmqMessage
 from sluicemq.clients.jmq.producer import OUTSTANDING, Producer
 from sluicemq.clients.jmq.request_channel import RequestChannel, StatusError, check, number, text
-from sluicemq.clients.jmq.session import Session
+from sluicemq.clients.jmq.session import Session, create_or_abandon
 from sluicemq.clients.jmq.target import DEFAULT_PORT, Target
 from sluicemq.clients.transport import (
     ALWAYS,
@@ -257,13 +257,7 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         Raises StatusError, ConnectionLost, RequestTimeout.
         """
         session = Session(self, ack_mode, transacted)
-        channel = await self.ready()
-        try:
-            await session.create_on_broker(channel)
-            channel.check()  # reconnects recreate only registered sessions
-        except BaseException:
-            session.abandon()
-            raise
+        await create_or_abandon(self, session)
         self._sessions = [*(other for other in self._sessions if not other.closed), session]
         return session
 

@@ -187,10 +187,9 @@ class Consumer(AsyncClient):
             self._delete()
 
     def _delete(self) -> None:
-        channel = self.channel
-        channel.inboxes.pop(self.id, None)
+        self.channel.inboxes.pop(self.id, None)
         with suppress(ConnectionLost):
-            channel.notify(
+            self.channel.notify(
                 PacketType.DELETE_CONSUMER,
                 {
                     "JMQConsumerID": Long(self.id),

@@ -238,13 +238,7 @@ class Session(SessionState, AsyncClient):
         # a lost non-persistent message of a non-durable topic subscription is acceptable
         reliable = durable or address.kind is Kind.QUEUE
         consumer = Consumer(self, address, properties, size, reliable, self._consumers.remove)
-        channel = await self.ready()
-        try:
-            await consumer.create_on_broker(channel)
-            channel.check()
-        except BaseException:
-            consumer.abandon()
-            raise
+        await create_or_abandon(self, consumer)
         self._consumers.append(consumer)
         return consumer
 
@@ -527,3 +521,17 @@ class Session(SessionState, AsyncClient):
         channel.check()
         self._temporaries.append(temporary)
         return temporary
+
+
+async def create_or_abandon(
+    owner: ReconnectingClient[RequestChannel, Target] | SessionState, endpoint: Session | Consumer
+) -> None:
+    """Create a session or a consumer on the broker, before `owner` registers it. If that fails or
+    is cancelled, it is deleted there. Raises ClientError."""
+    channel = await owner.ready()
+    try:
+        await endpoint.create_on_broker(channel)
+        channel.check()  # reconnects recreate only what is registered
+    except BaseException:
+        endpoint.abandon()
+        raise
