@@ -41,6 +41,7 @@ from sluicemq.cli.console import (
     ItemTable,
     JsonFlag,
     UsageError,
+    advising,
     check_number,
     err,
     out,
@@ -135,13 +136,10 @@ class Api(HttpClient, OperationCaller):
     def _advice(self) -> Iterator[None]:
         """Add advice to errors; a text in a request that is not UTF-8 becomes a UsageError."""
         try:
-            yield
+            with advising(partial(_advice_for, target=self.target)):
+                yield
         except UnicodeEncodeError as error:
             raise utf8_error(error) from None
-        except SluiceError as error:
-            if advice := _advice_for(error, self.target):
-                error.add_note(advice)
-            raise
 
 
 def utf8_error(error: UnicodeEncodeError) -> UsageError:

@@ -32,6 +32,7 @@ from sluicemq.model.errors import (
     ConfigurationError,
     ConnectionLost,
     JournalDamaged,
+    SluiceError,
 )
 from sluicemq.model.setting import suggestion
 from sluicemq.server.settings import Unit, parse_quantity
@@ -172,6 +173,17 @@ _HINTS: Final[dict[type[Exception], str]] = {
     ConnectionLost: "Is the broker running, and does it listen there? sluicemq serve starts one.",
 }
 """Hints by the class of an error or of its cause; the first one that applies."""
+
+
+@contextmanager
+def advising(advice_for: Callable[[SluiceError], str]) -> Iterator[None]:
+    """Add to each error the advice that the function returns for it; "" = none."""
+    try:
+        yield
+    except SluiceError as error:
+        if advice := advice_for(error):
+            error.add_note(advice)
+        raise
 
 
 def report(error: Exception) -> Exit:

@@ -13,15 +13,14 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 from urllib.parse import quote
 
 import typer
 
-from sluicemq.cli.console import UsageError, err
+from sluicemq.cli.console import UsageError, advising, err
 from sluicemq.clients.http import HttpTarget, parse_url, target
 from sluicemq.model.errors import AccessError, ConfigurationError
 from sluicemq.model.url import is_public
@@ -89,17 +88,12 @@ def load_flags(
         )
 
 
-@contextmanager
-def configuration_advice() -> Iterator[None]:
+def configuration_advice() -> AbstractContextManager[None]:
     """Add to errors of the configuration where its settings are explained."""
-    try:
-        yield
-    except ConfigurationError as error:
-        error.add_note(
-            "docs/configuration.md explains every setting, and so does: sluicemq config show "
-            "--explain"
-        )
-        raise
+    text = (
+        "docs/configuration.md explains every setting, and so does: sluicemq config show --explain"
+    )
+    return advising(lambda error: text if isinstance(error, ConfigurationError) else "")
 
 
 def configuration_sources(

@@ -33,6 +33,7 @@ from sluicemq.cli.console import (
     Column,
     ItemTable,
     UsageError,
+    advising,
     body_fields,
     choice_of,
     naming_file,
@@ -90,7 +91,6 @@ from sluicemq.management.messages import (
 )
 from sluicemq.management.operation import Page
 from sluicemq.model.destination import Address
-from sluicemq.model.errors import SluiceError
 
 PRIORITIES: Final = 9
 MAX_BODY: Final = 65_536
@@ -248,15 +248,11 @@ def publish(
     common = {field: value for field, value in common.items() if value not in (None, {})}
     ids: list[str] = []
     # all files are read before the first message is published
-    for content in list(read_bodies(bodies or [], file or [])):
-        try:
+    with advising(lambda _: f"Published before: {', '.join(ids)}." if ids else ""):
+        for content in list(read_bodies(bodies or [], file or [])):
             message = PublishRequest(**common, **_body(content, kind))
             answer = api.call(PUBLISH_MESSAGE, DestinationBody(address=address, body=message))
-        except SluiceError as error:
-            if ids:
-                error.add_note(f"Published before: {', '.join(ids)}.")
-            raise
-        ids.append(answer.id)
+            ids.append(answer.id)
     summary = f"Published message {ids[0]}" if len(ids) == 1 else f"Published {len(ids)} messages"
     return CommandResult(
         {"ids": ids}, f"{summary} to {display_name(address)}.", output="\n".join(ids)

@@ -6,7 +6,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from io import BufferedReader
 from itertools import islice
@@ -23,6 +23,7 @@ from sluicemq.cli.console import (
     MAX_INTERVAL,
     JsonFlag,
     UsageError,
+    advising,
     body_fields,
     check_number,
     err,
@@ -43,7 +44,6 @@ from sluicemq.model.errors import (
     ClientError,
     ConfigurationError,
     ConnectionLost,
-    RequestRefused,
     RequestTimeout,
     SluiceError,
 )
@@ -463,9 +463,9 @@ def send(
     sent = size = 0
     started = time.monotonic()
     with (
-        _advice_on_refusal(),
+        advising(_refusal_advice),
         connect(target, connect_timeout) as connection,
-        _advice_on_failure(),
+        advising(_failure_advice),
         # an animation would erase the lines that are being typed
         _progress("sending", total, quiet=lines and sys.stdin.isatty()) as progress,
     ):
@@ -514,7 +514,7 @@ def receive(
     receive_timeout = None if timeout is None else quantity("--timeout", timeout, Unit.SECONDS)
     received = 0
     with (
-        _advice_on_refusal(),
+        advising(_refusal_advice),
         connect(target, connect_timeout, count) as connection,
         _progress("receiving", count or None, quiet=sys.stdout.isatty()) as progress,
     ):
@@ -548,33 +548,24 @@ _ADVICE: Final[dict[object, str]] = {
 """Advice by the status of a JMQ error or the code of a VibeMQ error."""
 
 
-@contextmanager
-def _advice_on_refusal() -> Iterator[None]:
-    """Add advice to the errors of a user who may not log in, or not use the queue."""
-    try:
-        yield
-    except RequestRefused as error:
-        code = getattr(error, "status", None) or getattr(error, "code", None)
-        if advice := _ADVICE.get(code):
-            error.add_note(advice)
-        raise
+def _refusal_advice(error: SluiceError) -> str:
+    """Return advice for the error of a user who may not log in, or not use the queue."""
+    code = getattr(error, "status", None) or getattr(error, "code", None)
+    return _ADVICE.get(code, "")
 
 
-@contextmanager
-def _advice_on_failure() -> Iterator[None]:
-    """Add to an error of a connected client where to find its reason, which not all protocols can
-    report."""
-    try:
-        yield
-    except (ConnectionLost, RequestTimeout) as error:
-        reason = (
-            "The queue may be full, the broker's disk nearly full, or the port that of another "
-            "protocol: see sluicemq status and the broker's log."
-            if isinstance(error, RequestTimeout)
-            else "The broker's log may state the reason."
-        )
-        error.add_note(f"{reason} It is unknown which messages were accepted.")
-        raise
+def _failure_advice(error: SluiceError) -> str:
+    """Return, for an error of a connected client, where to find its reason, which not all protocols
+    can report."""
+    if not isinstance(error, ConnectionLost | RequestTimeout):
+        return ""
+    reason = (
+        "The queue may be full, the broker's disk nearly full, or the port that of another "
+        "protocol: see sluicemq status and the broker's log."
+        if isinstance(error, RequestTimeout)
+        else "The broker's log may state the reason."
+    )
+    return f"{reason} It is unknown which messages were accepted."
 
 
 def as_record(message: ReceivedMessage) -> dict[str, Any]:
