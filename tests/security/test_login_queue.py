@@ -222,7 +222,7 @@ def test_full_queue_rejects_the_address_with_most_checks() -> None:
 
 
 def test_exception_in_a_check_does_not_block_the_queue(fixture: LoginQueueFixture) -> None:
-    def broken(stored: str, password: str) -> bool:
+    def broken(stored: str, password: str, highest: int) -> bool:
         raise MemoryError
 
     fixture.queue._verify = broken
