@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -130,49 +129,6 @@ def test_idle_timeout_closes_connection(start: Start) -> None:
     broker = start(f"{PHPMQ}?idle_timeout=0.2")
     with socket.create_connection(("127.0.0.1", broker.port("phpmq")), timeout=30) as idle_client:
         assert closed_by_peer(idle_client)
-
-
-def test_random_input_does_not_affect_other_clients(start: Start) -> None:
-    broker = start(
-        "auto://127.0.0.1:0", PHPMQ, "msglite://127.0.0.1:0", "phpmq-maintenance://127.0.0.1:0"
-    )
-    port = broker.port("phpmq")
-    with BlockingClient(PhpmqClient.connect, port=port) as other_client:
-        other_client.subscribe("w", 10)
-        for scheme in ("auto", "phpmq", "msglite", "phpmq-maintenance"):
-            for start_with in (b"", b"H0100102P01", b"> 5 ", b"? ", b"< 1 "):
-                with (
-                    socket.create_connection(
-                        ("127.0.0.1", broker.port(scheme)), timeout=30
-                    ) as noisy,
-                    suppress(BrokenPipeError, ConnectionResetError),
-                ):
-                    noisy.sendall(start_with + os.urandom(100_000))
-                other_client.send("w", b"there")
-                message = other_client.receive(30)
-                assert message.body == b"there"
-                message.ack()
-    assert "internal error" not in broker.log.read_text()
-
-
-def test_short_connections_leave_no_consumers(start: Start) -> None:
-    broker = start(PHPMQ)
-    port = broker.port("phpmq")
-    for number in range(500):
-        with socket.create_connection(("127.0.0.1", port)) as hasty:
-            if number % 3:
-                hasty.sendall(encode_consume(b"a", number % 5))
-    wait_until(lambda: has_no_clients(broker), "there are connections or consumers left")
-
-
-def has_no_clients(broker: LocalBroker) -> bool:
-    """Return whether there is no connection and no consumer.
-
-    The broker accepts connections in batches, so more may follow when there is none."""
-    status = broker.status()
-    if status["listeners"][0]["connections"]:
-        return False
-    return all(destination["consumers"] == 0 for destination in status["destinations"])
 
 
 @pytest.mark.parametrize("ending", ["close", "half-close", "reset"])
