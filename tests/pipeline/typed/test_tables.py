@@ -36,6 +36,11 @@ def keyed(**fields: Any) -> TypedTable:
     return table(**{"key": ("id",), "delete": delete} | fields)
 
 
+def with_and_without_key(**fields: Any) -> Definition:
+    """Two tables, one of which has a key."""
+    return Definition(tables=(table(**fields), table(name="keyed", key=("id",), **fields)))
+
+
 def order(id: int, amount: float, customer: str = "a") -> bytes:
     return f'{{"id": {id}, "amount": {amount}, "customer": "{customer}"}}'.encode()
 
@@ -335,14 +340,11 @@ def test_counts_when_journal_is_read_again_for_another_table(
     assert lake.rows(spark, "silver.copies", "id") == [(1,), (2,), (3,), (4,)]
 
 
-@pytest.mark.parametrize("key", [(), ("id",)])
-def test_relocated_message_is_counted_once(
-    spark: SparkSession, tmp_path: Path, key: tuple[str, ...]
-) -> None:
+def test_relocated_message_is_counted_once(spark: SparkSession, tmp_path: Path) -> None:
     """Also if its row is gone, because a newer message has the same key, or none was written."""
     lake = LakeDirectory(tmp_path)
     drop = Expectation(name="small", check="amount < 100", action=Action.DROP)
-    definition = Definition(tables=(table(key=key, expectations=(drop,)),))
+    definition = with_and_without_key(expectations=(drop,))
     bodies = [order(1, 1), order(2, 200), order(1, 11)]
     process(batch(spark, bodies, 5), definition, lake)
     relocated = Journal(first=50)
@@ -350,23 +352,28 @@ def test_relocated_message_is_counted_once(
         relocated.message(100, body, "json")
         relocated.rows[-1] |= {"event": Event.RELOCATED, "message_sequence": original}
     process(frame(spark, relocated.rows), definition, lake)
-    columns = ("first_sequence", "last_sequence", "messages", "written", "dropped")
-    assert lake.rows(spark, "gold.typed_counts", *columns) == [(5, 7, 3, 2, 1), (50, 52, 1, 1, 0)]
+    columns = ("table", "first_sequence", "last_sequence", "messages", "written", "dropped")
+    assert lake.rows(spark, "gold.typed_counts", *columns) == [
+        (name, *counts)
+        for name in ("keyed", "orders")
+        for counts in ((5, 7, 3, 2, 1), (50, 52, 1, 1, 0))
+    ]
 
 
-@pytest.mark.parametrize("key", [(), ("id",)])
 def test_removed_table_is_written_again_from_first_batch(
-    spark: SparkSession, tmp_path: Path, key: tuple[str, ...]
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = LakeDirectory(tmp_path)
-    definition = Definition(tables=(table(key=key),))
+    definition = with_and_without_key()
     bodies = [order(1, 1), order(2, -1), order(3, 3)]
     process(batch(spark, bodies, 1), definition, lake)
-    shutil.rmtree(tmp_path / "silver" / "orders")
+    for item in definition.tables:
+        shutil.rmtree(tmp_path / "silver" / item.name)
     for index in range(3):
         process(batch(spark, bodies[index : index + 1], index + 1), definition, lake)
-    assert lake.rows(spark, "silver.orders", "id") == [(1,), (3,)]
-    assert lake.rows(spark, "silver.orders_quarantine", "sequence") == [(2,)]
+    for item in definition.tables:
+        assert lake.rows(spark, f"silver.{item.name}", "id") == [(1,), (3,)]
+        assert lake.rows(spark, f"silver.{item.name}_quarantine", "sequence") == [(2,)]
 
 
 def test_failing_batch_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:
