@@ -41,7 +41,7 @@ class SluiceSource(datasource.DataSource):
         from sluicemq.pipeline.source.readers import BatchReader
 
         options = parse_options(self.options)
-        check_batch(options)
+        check_batch(options, self.options)
         return BatchReader(options, arrow_columns(schema, options.shape))
 
     def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:  # noqa: N802

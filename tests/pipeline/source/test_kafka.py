@@ -273,23 +273,26 @@ def test_invalid_options_are_refused(given: dict[str, str], says: str) -> None:
 def test_invalid_options_of_batch_are_refused(given: dict[str, str], says: str) -> None:
     options = parsed(**given)
     with pytest.raises(ConfigurationError, match=says):
-        check_batch(options)
+        check_batch(options, ())
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
 def test_ending_options_are_refused_for_streams(name: str) -> None:
     text = '{"a":{"0":5}}' if name == "endingOffsetsByTimestamp" else "5"
     options = parsed(**{name: text})
-    check_batch(options)
+    check_batch(options, ())
     with pytest.raises(ConfigurationError, match=f"a stream has no end: .*{name}"):
         check_stream(options)
 
 
 def test_options_of_streams_are_ignored_in_batch(caplog: pytest.LogCaptureFixture) -> None:
-    check_batch(parsed(maxoffsetspertrigger="5", slot="lake"))
-    assert "option maxOffsetsPerTrigger and option slot" in caplog.text
-    check_batch(parsed(maxtriggerdelay="1m", slotlimitbytes="5"))
-    assert "option maxTriggerDelay and option slotLimitBytes" in caplog.text
+    for given, named in (
+        ({"maxoffsetspertrigger": "5", "slot": "lake"}, "maxOffsetsPerTrigger and option slot"),
+        ({"maxtriggerdelay": "1m", "slotlimitbytes": "5"}, "maxTriggerDelay and option slotLimit"),
+        ({"kafka.group.id": "lake"}, "batch: option kafka.group.id."),
+    ):
+        check_batch(parsed(**given), given)
+        assert named in caplog.text
 
 
 def test_options_without_effect_are_reported(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Container, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -323,7 +323,7 @@ OPTIONS: Final = (
     OptionSpec("includeHeaders", "include_headers", _boolean),
     OptionSpec("columns", "columns", _list),
     OptionSpec("slot", "slot", str, only=READ_STREAM),
-    OptionSpec("kafka.group.id", "slot", str),
+    OptionSpec("kafka.group.id", "slot", str, only=READ_STREAM),
     OptionSpec("slotLimitBytes", "slot_limit_bytes", positive, only=READ_STREAM),
 )
 """All options but CONNECTION, in the order of the documentation."""
@@ -392,15 +392,17 @@ def _check_destinations(name: str, given: Set[str], subscribed: Set[str]) -> Non
         )
 
 
-def check_batch(options: SourceOptions) -> None:
-    """Check the options of `spark.read`. Raises ConfigurationError; logs ignored options."""
+def check_batch(options: SourceOptions, given: Container[str]) -> None:
+    """Check the options of `spark.read`. Raises ConfigurationError; logs ignored options.
+
+    given   names of the options that the user gave, in lower case
+    """
     _reject_offset("startingOffsets", options.start, "latest")
     _reject_offset("endingOffsets", options.end, "earliest")
     ignored = [
         f"option {option.name}"
         for option in OPTIONS
-        if option.only == READ_STREAM
-        and getattr(options, option.field) != getattr(SourceOptions, option.field)
+        if option.only == READ_STREAM and option.name.lower() in given
     ]
     if ignored:
         log.warning("Ignored in a batch: %s. These options are for streams.", " and ".join(ignored))
