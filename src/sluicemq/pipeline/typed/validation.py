@@ -6,6 +6,7 @@ All errors are reported at once, with the line of their table, expectation or qu
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -28,6 +29,10 @@ from sluicemq.pipeline.typed.definition import (
 from sluicemq.pipeline.typed.gold import first_line, incremental_problem, query, references
 from sluicemq.pipeline.typed.rows import LENIENT, METADATA, QUARANTINE_COLUMNS
 
+_LAYER_ALIAS: Final = re.compile(
+    r"\b(bronze|silver|gold)\.`?\w+`?\s+(?:as\s+)?\1\b(?!\s*\.)", re.IGNORECASE
+)
+"""Table of the lake with its layer's name as its alias."""
 _NESTED: Final = (t.ArrayType, t.MapType, t.StructType, t.VariantType)
 _UNSUPPORTED: Final = (
     t.AnsiIntervalType,
@@ -196,7 +201,10 @@ def _check_gold(
             text = first_line(error)
     else:
         missing = [key for key in gold.keys if key not in result.columns]
-        if missing:
+        # Spark takes an unknown name for a column, but a refresh would wait for that table
+        if not tables.keys() >= {*names} and (alias := _LAYER_ALIAS.search(gold.sql)):
+            text = f"{alias[1]}.NAME means a table of the lake: give {alias[0]!r} another alias"
+        elif missing:
             text = f"keys: {missing[0]!r} is not among the columns {', '.join(result.columns)}"
         else:
             text = next(_result_problems(result.schema), None)
