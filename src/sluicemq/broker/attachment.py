@@ -103,10 +103,13 @@ def _release_all(
     consumer: Consumer, unattempted: Container[int], ignore_max_attempts: bool
 ) -> Iterator[None]:
     """Return the deliveries of a retired consumer, which is detached when it holds none."""
-    while sequences := list(islice(consumer.unacked, REQUEUED_TOGETHER)):
-        release(consumer, [item for item in sequences if item in unattempted], attempted=False)
-        release(consumer, sequences, ignore_max_attempts=ignore_max_attempts)
-        yield
+    while sequences := list(consumer.unacked):
+        # a search for the first ones that remain would pass over all that have been removed
+        for start in range(0, len(sequences), REQUEUED_TOGETHER):
+            part = sequences[start : start + REQUEUED_TOGETHER]
+            release(consumer, [item for item in part if item in unattempted], attempted=False)
+            release(consumer, part, ignore_max_attempts=ignore_max_attempts)
+            yield
     remove_drained_consumer(consumer)
     consumer.retired = False
 

@@ -127,7 +127,7 @@ def requeue_in_slices(subscription: Subscription, count: int, steps: Iterator[No
     the broker stops they are requeued at once, because there may be no further iteration.
     """
     core = subscription.core
-    if core.stopping or (count <= REQUEUED_TOGETHER and not core.scans.is_time_up()):
+    if core.stopping or count <= REQUEUED_TOGETHER:
         for _ in steps:
             pass
     else:
