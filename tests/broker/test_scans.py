@@ -15,6 +15,7 @@ from sluicemq.broker.scheduler import Scans
 from sluicemq.broker.subscription import DISCARDED_TOGETHER
 from sluicemq.journal.interface import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.errors import JournalDamaged
 from sluicemq.model.message import Message
 from tests.support.broker import BrokerFixture, Reader, TypeSelector, Window, purge
 from tests.support.scan_time import ScanTime
@@ -289,6 +290,28 @@ def test_many_unacked_messages_are_requeued_in_slices(in_transaction: bool) -> N
         bodies += other_reader.got()
     assert bodies == [*map(str, range(1000)), "late"]
     assert not queue.queue.retired
+
+
+def test_message_that_cannot_be_requeued_does_not_stop_dispatch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fixture = BrokerFixture(EngineSettings(memory_budget=0))
+    broker = fixture.broker
+    queue = fixture.queue()
+    reader = fixture.read(queue, 1000)
+    other_reader = fixture.read(queue, selector=TypeSelector("late"))
+    fixture.send(queue, *map(str, range(300)))
+    broker.page_out(reader.consumer.unacked.values())
+
+    def fetch(sequence: int) -> Message:
+        raise JournalDamaged(f"record {sequence} is damaged")
+
+    with monkeypatch.context() as context:
+        context.setattr(fixture.journal, "fetch", fetch)
+        with pytest.raises(JournalDamaged):
+            broker.detach(reader.consumer)
+    fixture.send(queue, "late", type="late")
+    assert other_reader.got() == ["late"]
 
 
 def test_unacked_messages_are_requeued_at_once_while_broker_stops() -> None:

@@ -7,7 +7,7 @@ its destination allows. Otherwise it returns to its original position, before la
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import islice
 from typing import Final
 
 from sluicemq.broker.codec import Attempts, encode
@@ -132,13 +132,16 @@ def requeue_in_slices(subscription: Subscription, count: int, steps: Iterator[No
             pass
     else:
         subscription.requeuing += 1
-        core.scans.begin_steps(chain(steps, _resume_dispatch(subscription)))
+        core.scans.begin_steps(_then_dispatch(subscription, steps))
 
 
-def _resume_dispatch(subscription: Subscription) -> Iterator[None]:
-    subscription.requeuing -= 1
-    subscription.core.dispatchable[subscription] = None
-    yield
+def _then_dispatch(subscription: Subscription, steps: Iterator[None]) -> Iterator[None]:
+    """Run the steps, and resume the dispatch even if one of them raises."""
+    try:
+        yield from steps
+    finally:
+        subscription.requeuing -= 1
+        subscription.core.dispatchable[subscription] = None
 
 
 def start_next_attempt(
