@@ -341,6 +341,20 @@ def test_purge_includes_unacked_messages_that_are_delayed_meanwhile() -> None:
     assert (fixture.queue.waiting, fixture.queue.unacked) == (0, 0)
 
 
+@pytest.mark.parametrize("ready", [0, 1])
+def test_browse_includes_unacked_messages_that_are_requeued_meanwhile(ready: int) -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    sequences = fixture.send(queue, "a", "b", "c", priority=5)
+    reader = fixture.read(queue, 3, refill=False)
+    fixture.broker.flush()
+    sequences += fixture.send(queue, *"d" * ready, priority=0)
+    items = scan(queue.queue)
+    assert [next(items) for _ in range(8)] == [None] * 8  # the first has passed their priority
+    reader.release()
+    assert [item[0] for item in items if item is not None] == sequences
+
+
 @pytest.mark.parametrize("limit", [1, 7, 50])
 def test_browse_evaluates_nothing_after_deadline(limit: int) -> None:
     """The tests of the protocols cover how they continue a browse."""

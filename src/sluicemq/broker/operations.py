@@ -83,22 +83,25 @@ def scan(subscription: Subscription) -> Iterator[tuple[int, Delivery | None] | N
         deliveries: list[Delivery] = []
         if cursor.priority >= 0:
             deliveries = cursor.examine(STEP)
-        elif unacked[0].state == UNACKED:
+        elif unacked[0].state in (READY, UNACKED):
             deliveries = [unacked.popleft()]
         else:
-            unacked.popleft()  # released or ended: if it is READY again, the cursor has passed it
+            unacked.popleft()  # it has ended or is delayed
         steady = core.clock.steady
         entries = [_browsed(delivery, steady) for delivery in _merged(deliveries, unacked)]
         yield from entries or (None,)
 
 
 def _merged(deliveries: list[Delivery], unacked: deque[Delivery]) -> Iterator[Delivery]:
-    """Merge a cursor's deliveries with the unacked ones that precede each of them."""
+    """Merge a cursor's deliveries with the unacked ones that precede each of them.
+
+    An unacked one may be READY again: the cursor has returned it now, or had passed it before.
+    """
     for delivery in deliveries:
         position = queue_order(delivery)
-        while unacked and queue_order(unacked[0]) < position:
+        while unacked and queue_order(unacked[0]) <= position:
             first = unacked.popleft()
-            if first.state == UNACKED:
+            if first is not delivery and first.state in (READY, UNACKED):
                 yield first
         yield delivery
 
