@@ -325,8 +325,13 @@ def test_unacked_messages_are_requeued_at_once_while_broker_stops() -> None:
     assert (queue.waiting, queue.unacked) == (300, 0)
 
 
-def test_purge_includes_unacked_messages_that_are_delayed_meanwhile() -> None:
-    fixture = ScanFixture(11)  # expires after the first slice of unacked messages
+@pytest.mark.parametrize("limit", [8, 11])
+@pytest.mark.parametrize("delayed", [False, True])
+def test_purge_includes_unacked_messages_that_are_requeued_meanwhile(
+    limit: int, delayed: bool
+) -> None:
+    # expires after the slices of their priority, or after the first slice of unacked messages
+    fixture = ScanFixture(limit)
     broker = fixture.broker
     broker.destinations.declare(fixture.queue.address, DestinationSettings(retry_delay=60_000))
     reader = Reader(broker)
@@ -334,7 +339,7 @@ def test_purge_includes_unacked_messages_that_are_delayed_meanwhile() -> None:
     broker.flush()
     counts: list[int] = []
     broker.operations.purge(fixture.queue, True, counts.append)
-    broker.release(reader.consumer, list(reader.consumer.unacked), timed_out=True)
+    broker.release(reader.consumer, list(reader.consumer.unacked), timed_out=delayed)
     while not counts:
         broker.flush()
     assert counts == [300]

@@ -330,20 +330,23 @@ class Operations:
 
 
 def _slices(subscription: Subscription, until: int, unacked: bool) -> Iterator[list[Delivery]]:
-    """Yield the deliveries to purge that are still there, in slices."""
+    """Yield the deliveries to purge that are still there, in slices.
+
+    Those that are unacked now may return meanwhile to positions that the cursor has passed.
+    """
+    held = list(subscription.unacked_deliveries) if unacked else []
     cursor = subscription.cursor(until)
     while cursor.priority >= 0:
         yield cursor.examine(SLICE)
-    others = list(subscription.scheduled.values())
-    for consumer in subscription.all_consumers if unacked else ():
-        others += consumer.unacked.values()
+    held_later = subscription.unacked_deliveries if unacked else ()
+    others = list(dict.fromkeys(chain(subscription.scheduled.values(), held, held_later)))
     for start in range(0, len(others), SLICE):
         yield [
             delivery
             for delivery in others[start : start + SLICE]
             if delivery.sequence <= until
             and (
-                delivery.state == SCHEDULED
+                delivery.state in (READY, SCHEDULED)
                 # or a consumer holds it, and no transaction has acknowledged it
                 or (
                     unacked
