@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.broker import Broker, Destination, EngineSettings, ManualClock, scan
+from sluicemq.broker import Broker, Delivery, Destination, EngineSettings, ManualClock, scan
 from sluicemq.broker.redelivery import REQUEUED_TOGETHER
 from sluicemq.broker.scheduler import Scans
 from sluicemq.broker.subscription import DISCARDED_TOGETHER
@@ -312,6 +312,28 @@ def test_message_that_cannot_be_requeued_does_not_stop_dispatch(
             broker.detach(reader.consumer)
     fixture.send(queue, "late", type="late")
     assert other_reader.got() == ["late"]
+
+
+class CountedIterations(dict[int, Delivery]):
+    """Unacked deliveries that count the iterations over them, each of which also passes over the
+    entries that have been removed."""
+
+    count = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.count += 1
+        return super().__iter__()
+
+
+def test_time_to_requeue_is_proportional_to_number_of_messages() -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    reader = fixture.read(queue, 1000)
+    fixture.send(queue, *map(str, range(1000)))
+    reader.consumer.unacked = unacked = CountedIterations(reader.consumer.unacked)
+    fixture.broker.detach(reader.consumer)
+    assert queue.waiting == 1000
+    assert unacked.count == 2  # the second one finds that none is left
 
 
 def test_unacked_messages_are_requeued_at_once_while_broker_stops() -> None:
