@@ -252,6 +252,22 @@ def test_message_of_deleted_queue_that_is_still_to_be_dropped_is_not_dead_letter
     assert (dead_letters.waiting, queue.waiting) == (0, 0)
 
 
+def test_consumer_is_not_idle_while_messages_are_requeued() -> None:
+    fixture = BrokerFixture()
+    fixture.broker = broker = Broker(fixture.journal, fixture.clock, start_deadline=lambda: is_up)
+    queue = fixture.queue()
+    reader = fixture.read(queue)
+    fixture.send(queue, "a")
+    other_reader = fixture.read(queue)
+    assert queue.queue.has_idle_consumer
+    broker.detach(reader.consumer)
+    assert not queue.queue.has_idle_consumer
+    while queue.queue.requeuing:
+        broker.flush()
+    assert other_reader.got() == ["a"]
+    assert queue.queue.has_idle_consumer
+
+
 def is_up() -> bool:
     """The deadline of scans that never have time."""
     return True

@@ -361,8 +361,8 @@ class Subscription:
 
     @property
     def has_idle_consumer(self) -> bool:
-        """True if a consumer is available and no ready message is pending for it."""
-        return any(
+        """True if a consumer is available and no message is ready, or about to be, for it."""
+        return not self.requeuing and any(
             pending_queue.available_consumers and not pending_queue.mask
             for pending_queue in self.pending_queues.values()
         )
