@@ -352,14 +352,17 @@ def test_time_to_requeue_is_proportional_to_number_of_messages() -> None:
     assert unacked.count == 2  # the second one finds that none is left
 
 
-def test_unacked_messages_are_requeued_at_once_while_broker_stops() -> None:
+@pytest.mark.parametrize("is_stopping", [False, True])
+def test_unacked_messages_are_requeued_at_once_when_broker_stops(is_stopping: bool) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     reader = fixture.read(queue, 1000)
     fixture.send(queue, *map(str, range(300)))
     fixture.broker.scans.schedule(lambda: None)
-    fixture.broker.stop()
+    if is_stopping:
+        fixture.broker.stop()
     fixture.broker.detach(reader.consumer)
+    fixture.broker.stop()
     assert (queue.waiting, queue.unacked) == (300, 0)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final
 
 from sluicemq.broker import attachment, redelivery
@@ -52,6 +53,7 @@ from sluicemq.journal.interface import Journal
 from sluicemq.model.errors import (
     BrokerError,
     DestinationInUse,
+    JournalError,
     JournalFailed,
     LimitExceeded,
     QuotaExceeded,
@@ -165,8 +167,17 @@ class Broker:
         self.core.on_fault = callback
 
     def stop(self) -> None:
-        """Accept no more messages; consumers are served as before."""
+        """Accept no more messages; consumers are served as before.
+
+        The messages that are being requeued return at once, because there may be no further
+        iteration.
+        """
         self.core.stopping = True
+        for destination in list(self.destinations.values()):
+            for subscription in destination.all_subscriptions:
+                with suppress(JournalError):  # the others return after the restart
+                    for _ in chain.from_iterable(subscription.requeuing):
+                        pass
 
     # --- destinations ------------------------------------------------------------------------
 

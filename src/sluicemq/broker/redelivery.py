@@ -131,7 +131,7 @@ def requeue_in_slices(subscription: Subscription, count: int, steps: Iterator[No
         for _ in steps:
             pass
     else:
-        subscription.requeuing += 1
+        subscription.requeuing.append(steps)
         core.scans.begin_steps(_then_dispatch(subscription, steps))
 
 
@@ -140,7 +140,7 @@ def _then_dispatch(subscription: Subscription, steps: Iterator[None]) -> Iterato
     try:
         yield from steps
     finally:
-        subscription.requeuing -= 1
+        subscription.requeuing.remove(steps)
         subscription.core.dispatchable[subscription] = None
 
 

@@ -236,7 +236,7 @@ class Subscription:
               unconditionally
     retrying  True while a timer runs that offers the refused deliveries again
     rescan    matches ready messages against the selectors of new pending queues, or None
-    requeuing  number of scans that return deliveries to it; until they end nothing is dispatched
+    requeuing  steps of the scans that return deliveries to it; nothing is dispatched until they end
     closed    True once the subscription is deleted: returned deliveries are dropped, and those
               that still wait are being discarded
     acked     sequences to journal as acknowledged in this iteration
@@ -304,7 +304,7 @@ class Subscription:
         self.requeued: dict[int, Delivery] = {}
         self.refused: dict[int, tuple[Delivery, str, bool]] = {}
         self.retrying = False
-        self.requeuing = 0
+        self.requeuing: list[Iterator[None]] = []
         self.acked: list[int] = []
         self.acked_in_transactions: dict[int, Delivery] = {}
         self.closed = False
