@@ -256,15 +256,17 @@ def test_consumer_is_not_idle_while_messages_are_requeued() -> None:
     fixture = BrokerFixture()
     fixture.broker = broker = Broker(fixture.journal, fixture.clock, start_deadline=lambda: is_up)
     queue = fixture.queue()
-    reader = fixture.read(queue)
-    fixture.send(queue, "a")
-    other_reader = fixture.read(queue)
+    count = REQUEUED_TOGETHER + 1
+    reader = fixture.read(queue, count)
+    bodies = [str(number) for number in range(count)]
+    fixture.send(queue, *bodies)
+    other_reader = fixture.read(queue, count + 1)
     assert queue.queue.has_idle_consumer
     broker.detach(reader.consumer)
     assert not queue.queue.has_idle_consumer
     while queue.queue.requeuing:
         broker.flush()
-    assert other_reader.got() == ["a"]
+    assert other_reader.got() == bodies
     assert queue.queue.has_idle_consumer
 
 

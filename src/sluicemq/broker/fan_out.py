@@ -62,7 +62,7 @@ def join_group(topic: Destination, name: str) -> Subscription:
 
 def leave_group(member: Subscription) -> None:
     """Remove the last member, which has no consumers, from the group; the topic retains its
-    messages. The topic's own subscription has had none since the first member joined.
+    messages. The topic's own subscription is empty: it gets none while there are members.
     """
     topic = member.destination
     topic.unsubscribe(member)

@@ -209,8 +209,8 @@ def suspend(consumer: Consumer) -> None:
 
 
 def handle_fault(consumer: Consumer, error: Exception) -> None:
-    """Handle an error that the sink of a consumer has raised, which is one of its session: it gets
-    no more deliveries, and the owner of the engine ends its connection.
+    """Handle an error of a consumer's session, which its sink has raised: the consumer gets no more
+    deliveries, and the owner of the engine ends its connection.
 
     Raises the error if it is one of the journal, or if the owner has set no `on_fault`.
     """

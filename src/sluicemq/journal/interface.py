@@ -279,7 +279,7 @@ class Journal(Protocol):
         """
 
     def fail(self, error: BaseException) -> None:
-        """Reject all further appends because of `error`, and write none that wait for a commit.
+        """Reject all further appends because of `error`, and discard the uncommitted records.
 
         A broker calls this if an error leaves a unit incomplete.
         """
