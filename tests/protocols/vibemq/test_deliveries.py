@@ -437,6 +437,17 @@ def test_oldest_unacked_message_counts_as_attempted_after_disconnect(harness: Ha
     assert harness.connect().subscribe("q") == ["queued"]
 
 
+def test_dead_letters_of_closed_connection_keep_their_order(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.create("q", maxRetryAttempts=1, enableDeadLetterQueue=True)
+    ids = [str(n) for n in range(40)]
+    peer.publish("q", *ids)
+    peer.subscribe("q")
+    peer.acknowledge(*ids[:25], ids[39])
+    peer.drop()
+    assert harness.bodies("q.dlq") == [b'"%d"' % n for n in range(25, 39)]
+
+
 def test_unsubscribing_counts_no_attempt_of_messages_that_the_client_has_not_begun(
     harness: Harness,
 ) -> None:

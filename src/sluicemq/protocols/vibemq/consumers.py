@@ -193,7 +193,7 @@ class Subscriber:
         if self._topic and not broker.keeps_messages(consumer.subscription):
             broker.unsubscribe(consumer.subscription)
             return
-        broker.release(consumer, begun)
+        broker.release(consumer, [item for item in consumer.unacked if item in begun])
         unattempted = set(unsent if attempted else consumer.unacked)
         broker.detach(consumer, unattempted, ignore_max_attempts=True)
         if self._topic:
