@@ -559,6 +559,21 @@ def test_frame_timeout_of_new_frame_excludes_time_before_it(fixture: ConnectionF
     assert fixture.listener.closed == {"frame-timeout": 1}
 
 
+def test_frame_timeout_excludes_time_since_frame_that_ended_between_reads(
+    fixture: ConnectionFixture,
+) -> None:
+    receive(fixture, 10)  # as a request that is answered before its end
+    fixture.session.buffered = 0
+    fixture.connection.write([b"answer"])
+    fixture.batch.end()
+    advance_time(fixture, 1000)
+    receive(fixture, 5)
+    advance_time(fixture, 60)
+    assert not fixture.listener.closed
+    advance_time(fixture, 1)
+    assert fixture.listener.closed == {"frame-timeout": 1}
+
+
 def test_complete_requests_have_no_frame_timeout(fixture: ConnectionFixture) -> None:
     receive(fixture, 10, incomplete=False)
     advance_time(fixture, 1000)

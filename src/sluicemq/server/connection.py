@@ -194,7 +194,8 @@ class Connection(asyncio.Protocol):
                 is_complete = session.buffered < self.held_bytes + len(data)
                 progress = self.received_bytes - self._progress_from
                 if (
-                    not self._was_incomplete
+                    not self.held_bytes
+                    or not self._was_incomplete
                     # a skipped frame is not held, and counts as 1 in addition to messages that wait
                     or (is_complete and session.buffered not in (1, self.held_bytes))
                     or progress >= self._admission.budget.progress_bytes
