@@ -221,6 +221,14 @@ def test_list_ends_with_session(harness: Harness, terminal: Terminal) -> None:
     assert not harness.broker.scans.waiting
 
 
+def test_list_without_queues_ends_with_session(harness: Harness, terminal: Terminal) -> None:
+    harness.broker.scans.schedule(lambda: None)  # the list waits for its turn
+    terminal.session.receive(b"monitor\n")
+    terminal.session.disconnect("the broker stops")
+    harness.run_event_loop()
+    assert terminal.transport.take_written().endswith(b"The broker stops.\n")
+
+
 def test_flush_needs_name(harness: Harness, terminal: Terminal) -> None:
     harness.connect().send(b"q", b"1")
     assert "incomplete command: flush" in terminal.enter(b"flush")

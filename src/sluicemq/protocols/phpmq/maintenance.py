@@ -93,7 +93,7 @@ class QueueLists:
                 messages = destination.waiting + destination.unacked
                 if messages and is_listed(destination):
                     queues.append((messages, destination))
-            else:
+            if not channel.closed:
                 channel.transport.call(callback, queues)
             self._waiting.popleft()
 
