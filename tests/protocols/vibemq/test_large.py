@@ -298,6 +298,22 @@ def test_messages_after_large_message_wait_for_it(harness: Harness) -> None:
     assert [frame.id for frame in read(peer)] == ["m", "small"]
 
 
+def test_redelivery_of_large_message_that_was_not_sent_counts_no_attempt(harness: Harness) -> None:
+    peer = compressing(harness)
+    peer.create("q", maxRetryAttempts=2)
+    publish(harness, ORDERS)
+    peer.subscribe("q")
+    harness.run_until_idle()
+    assert read(peer)[0].headers["deliveryAttempts"] == "1"
+    harness.run_event_loop(30_000)  # its timeout
+    assert len(harness.background.jobs) == 1
+    peer.drop()
+    other = compressing(harness)
+    other.subscribe("q")
+    harness.run_until_idle()
+    assert read(other)[0].headers["deliveryAttempts"] == "2"
+
+
 def test_message_with_large_headers_is_compressed_off_event_loop(harness: Harness) -> None:
     headers = {f"{number}-{'x' * 60_000}": "v" for number in range(50)}
     publisher = compressing(harness)

@@ -193,8 +193,10 @@ class Subscriber:
         if self._topic and not broker.keeps_messages(consumer.subscription):
             broker.unsubscribe(consumer.subscription)
             return
-        broker.release(consumer, [item for item in consumer.unacked if item in begun])
-        unattempted = set(unsent if attempted else consumer.unacked)
+        # a begun message may have been redelivered, but not sent again
+        sent = [item for item in consumer.unacked if item in begun and item not in unsent]
+        broker.release(consumer, sent)
+        unattempted = unsent if attempted else set(consumer.unacked)
         broker.detach(consumer, unattempted, ignore_max_attempts=True)
         if self._topic:
             broker.unsubscribe(consumer.subscription)
@@ -372,12 +374,12 @@ class Subscriber:
         if not self._blocked:
             self.pauses.resume(_ENCODING)
 
-    def _stop_sending(self) -> list[int]:
+    def _stop_sending(self) -> set[int]:
         """Drop the deliveries that are not sent yet and return their sequences."""
         self._requested_key = None
         self._timer.cancel()
         deliveries, self._blocked = self._blocked, []
-        return [delivery.sequence for delivery in deliveries]
+        return {delivery.sequence for delivery in deliveries}
 
     def _decline(self, consumer: Consumer, compression: Compression, sequences: list[int]) -> None:
         """Decline messages that this client cannot read."""
