@@ -407,6 +407,14 @@ def test_escaped_names_are_accepted_as_shown(harness: Harness, terminal: Termina
     assert harness.bodies(r"a\b") == []
 
 
+def test_escaped_name_is_that_of_queue_with_messages(harness: Harness, terminal: Terminal) -> None:
+    harness.broker.destinations.queue("\x85")
+    harness.connect().send(b"\x85", b"1")
+    assert "Messages: 1 " in terminal.enter(rb"show \x85")
+    terminal.enter(rb"flush \x85")
+    assert harness.bodies("\udc85") == []
+
+
 def test_slow_terminal_is_refreshed_less_often(terminal: Terminal) -> None:
     terminal.enter(b"monitor")
     terminal.transport.stalled = True

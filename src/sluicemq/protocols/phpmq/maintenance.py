@@ -368,13 +368,18 @@ class MaintenanceSession(NoConsumers):
 
     def _find(self, name: str) -> Destination | None:
         """Return the queue of this name, or None. What may be an escaped name is always read as
-        one: a page may show another queue under the same characters."""
+        one: a page may show another queue under the same characters. Of several queues with this
+        escaped name the one with the most messages is returned: lists show no empty queues."""
         destinations = self._channel.broker.destinations
         if screen.may_be_escaped(name):
             namesakes = (
                 item for item in destinations.values() if screen.printable(item.name) == name
             )
-            return next(filter(self._is_listed, namesakes), None)
+            return max(
+                filter(self._is_listed, namesakes),
+                key=lambda item: item.waiting + item.unacked,
+                default=None,
+            )
         destination = destinations.find(Address(Kind.QUEUE, name))
         if destination is None or not self._is_visible(destination):
             return None
