@@ -276,9 +276,11 @@ class StreamReader:
     __slots__ = ("_bytes_left", "_entries_left", "data", "handles", "position")
 
     def __init__(self, data: bytes, limited: bool = True) -> None:
-        """Apply the limits of the module, unless `limited` is False: for programs that keep the
-        values in memory, where all references share one value. Then every body is read that a JMS
-        client can send, in a time proportional to its size."""
+        """Read `data` within the limits of the module.
+
+        `limited` False is for programs that keep the values in memory, where all references share
+        one value: every body that a JMS client can send is read, in time proportional to its size.
+        """
         self.data = data
         self.position = 0
         self.handles: list[Any] = []

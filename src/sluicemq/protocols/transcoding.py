@@ -96,8 +96,8 @@ def conversion_memory(message: Message) -> int:
 
     For a map or stream these are the Java stream, the text in it with two bytes for each character,
     and the JSON in a buffer that grows. Rare texts need up to three times as much: one character
-    beyond U+FFFF makes each take four bytes, and a control character has six in JSON. References
-    count further (`java.MAX_SIZE`). Small values have up to 170 bytes each.
+    beyond U+FFFF makes each take four bytes, and a control character has six in JSON. Values that
+    are referenced repeatedly add to that (`java.MAX_SIZE`). A small value takes up to 170 bytes.
     """
     kind = message.kind
     return (5 if kind is _MAP or kind is _STREAM else 2) * expanded_size(message)

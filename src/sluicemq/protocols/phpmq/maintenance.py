@@ -68,7 +68,7 @@ class QueueLists:
                 Callable[[list[ListedQueue]], None],
             ]
         ] = deque()
-        """Requested lists; that which is being made is the first."""
+        """Requested lists; the first one is being made."""
 
     def request(
         self,
@@ -130,7 +130,7 @@ class MaintenanceSession(NoConsumers):
         """Waiting commands, each with its line feed, and the beginning of an unfinished one."""
         self._unsent = False
         self._pending = 0
-        """Lists to complete and queues to purge for the latest response; it and commands wait."""
+        """Number of lists to make and queues to purge before the response to the latest command."""
         self._timer = Alarm(transport)
         """Next refresh of the page, while there is one."""
         self._write(screen.welcome(process.version) + screen.PROMPT)
