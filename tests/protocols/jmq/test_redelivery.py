@@ -381,6 +381,17 @@ def test_pending_messages_of_wildcard_wait_while_their_topic_is_paused(
     assert peer.texts() == ["2", "4"]
 
 
+def test_pending_messages_of_deleted_queue_are_not_written(harness: Harness, peer: Peer) -> None:
+    count = REQUEUED_TOGETHER + 100
+    consumer = peer.consume("q", peer.create_session(), size=count)
+    peer.send_bytes(b"".join([peer.message("q", b"x", flags=0) for _ in range(count)]))
+    peer.redeliver(*peer.delivered(), attempted=True)
+    harness.scan_time.limit = 1
+    harness.broker.remove(harness.queue("q"), force=True)
+    peer.resume(consumer, count)
+    assert peer.texts() == []
+
+
 @pytest.mark.parametrize(
     ("in_memory", "in_transaction"), [((), False), ((0, 39), False), ((), True)]
 )

@@ -533,9 +533,14 @@ class JmsConsumer:
 
     def holder_of(self, delivery: Delivery) -> Consumer | None:
         """Return the engine's consumer with which a message is unacked here; None if the message
-        has been purged, requeued or acknowledged otherwise."""
+        has been purged, requeued or acknowledged otherwise, or its destination was deleted."""
         engine_consumer = delivery.consumer
-        if delivery.ended or engine_consumer is None or engine_consumer.sink is not self:
+        if (
+            delivery.ended
+            or delivery.subscription.closed
+            or engine_consumer is None
+            or engine_consumer.sink is not self
+        ):
             return None
         return engine_consumer
 
