@@ -14,6 +14,7 @@ from sluicemq.protocols.jmq import transaction_commands, transactions
 from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.fields import QUEUE_CLASS, encode_blocks, encode_header
 from sluicemq.protocols.jmq.packets import A, AckMode, P, PacketType, Q, R, Status
+from sluicemq.protocols.jmq.wire import Packet
 from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, status
 from tests.support.broker import purge
 from tests.support.sessions import RecordedAccess
@@ -689,11 +690,13 @@ def test_acknowledgement_above_limit_is_refused_and_rest_can_be_committed(
     assert harness.bodies("q") == []
 
 
-def begin_large_commit(harness: Harness, peer: Peer, **more: object) -> int:
-    """Send a COMMIT that takes several event loop iterations, and return its transaction."""
+def begin_large_commit(harness: Harness, peer: Peer, *acked: Packet, **more: object) -> int:
+    """Send a COMMIT that takes several event loop iterations, and return its transaction, which
+    acknowledges the messages `acked`."""
     commits = harness.broker.transactions
     commits.slice_deliveries = commits.part_deliveries = 1
     transaction = peer.begin()
+    peer.acknowledge(*acked, transaction=transaction)
     peer.send("q", *"abcdef", transaction_id=transaction)
     peer.session.receive(
         peer.encode_request(H.COMMIT_TRANSACTION, {**id_property(transaction), **more})[1]
@@ -766,6 +769,24 @@ def test_requests_about_transaction_that_is_being_committed(harness: Harness, pe
         replies += [status(reply) for reply in peer.receive()]
     assert sorted(replies) == [Status.OK, Status.OK, Status.PRECONDITION_FAILED]
     assert harness.bodies("q") == [b"a", b"b", b"c", b"d", b"e", b"f"]
+
+
+def test_rollback_during_commit_does_not_mark_transaction_as_failed(
+    harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_commands, "BATCH", 1)
+    peer.consume("in", peer.create_session(), size=3)
+    peer.send("in", *"xyz")
+    transaction = begin_large_commit(harness, peer, *peer.delivered())
+    harness.scan_time.limit = 1
+    redelivering = {**id_property(transaction), "JMQRedeliver": True}
+    peer.session.receive(peer.encode_request(H.ROLLBACK_TRANSACTION, redelivering)[1])
+    peer.session.receive(peer.encode_request(H.COMMIT_TRANSACTION, id_property(transaction))[1])
+    replies: list[int] = []
+    for _ in range(30):
+        harness.run_event_loop()
+        replies += [status(reply) for reply in peer.receive()]
+    assert sorted(replies) == [Status.OK, Status.OK, Status.PRECONDITION_FAILED]
 
 
 def test_acknowledgement_in_transaction_that_is_being_committed(

@@ -155,7 +155,7 @@ class TransactionCommands:
         branch = self._find_branch(packet)
         self._next_state(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
         if not branch.has_ended:
-            if boolean(packet, "JMQRedeliver"):
+            if branch.can_roll_back and boolean(packet, "JMQRedeliver"):
                 self._redeliver_acked(branch, boolean(packet, "JMQSetRedelivered", True))
             self._branches.roll_back(branch)
         claim_transaction(self._connection.identity, branch.transaction)
