@@ -18,7 +18,7 @@ import pytest
 import sluicemq
 from sluicemq.broker import broker
 from sluicemq.cli import console, main
-from sluicemq.model.errors import ConnectionLost
+from sluicemq.model.errors import AddressUnavailable, ConnectionLost
 from tests.cli.conftest import Run, RunningBroker
 
 
@@ -146,6 +146,13 @@ def test_advice_depends_on_cause_of_lost_connection(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err.endswith(
         "\nRun the command as the owner of that file or directory.\n"
     )
+
+
+def test_address_that_is_not_permitted_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    error = AddressUnavailable("cannot listen on http://127.0.0.1:80: Permission denied")
+    error.__cause__ = PermissionError(13, "Permission denied")
+    console.report(error)
+    assert capsys.readouterr().err == f"error: {error}\n"
 
 
 def test_closed_standard_streams_do_not_end_a_broker(tmp_path: Path) -> None:

@@ -172,7 +172,8 @@ _HINTS: Final[dict[type[Exception], str]] = {
     ),
     ConnectionLost: "Is the broker running, and does it listen there? sluicemq serve starts one.",
 }
-"""Hints by the class of an error or of its cause; the first one that applies."""
+"""Hints by the class of an error, or of the cause of a lost connection; the first one that
+applies."""
 
 
 @contextmanager
@@ -194,7 +195,7 @@ def report(error: Exception) -> Exit:
         reason = error.strerror or text
         text = f"{error.filename}: {reason}" if error.filename else reason
     notes = "\n".join(getattr(error, "__notes__", ()))
-    errors = (error, error.__cause__)
+    errors = (error, error.__cause__ if isinstance(error, ConnectionLost) else None)
     hints = (hint for kind, hint in _HINTS.items() if any(isinstance(e, kind) for e in errors))
     print_error(text, notes or next(hints, ""))
     return Exit.USAGE if isinstance(error, ConfigurationError) else Exit.REFUSED
