@@ -259,6 +259,25 @@ def test_ready_that_took_over_sends_no_command_when_its_timeout_expires(
     run_with_scripted_broker(listener, scenario)
 
 
+def test_cancelled_ready_0_does_not_return_when_it_took_over(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluicemq.clients.msglite._RESPONSE_SECONDS", 0)
+
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        async def poll() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()  # as asyncio.run does at Ctrl-C, while the task runs
+            await client.ready("a", timeout=0)
+
+        await begin_and_cancel(client, "a", timeout=LONG)
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(poll())
+
+    run_with_scripted_broker(listener, scenario)
+
+
 def test_timeout_starts_when_broker_processes_command(listener: socket.socket) -> None:
     async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
         first = asyncio.create_task(client.ready("a", timeout=LONG))

@@ -38,7 +38,13 @@ from math import ceil
 from typing import Any, Final, Self
 
 from sluicemq.clients import urls
-from sluicemq.clients.transport import AsyncClient, ClientTransport, copy_error, fail
+from sluicemq.clients.transport import (
+    AsyncClient,
+    ClientTransport,
+    copy_error,
+    fail,
+    raise_cancellation,
+)
 from sluicemq.model.destination import decode_name, encode_name
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestRefused, RequestTimeout
 from sluicemq.protocols.msglite.wire import (
@@ -362,6 +368,7 @@ class MsgliteClient(AsyncClient):
         end = max(now, answered_by) + connection.timeout
         answer = request.answer
         try:
+            await raise_cancellation()
             async with asyncio.timeout_at(end) as limit:
                 if timeout is not None:
                     start = await asyncio.shield(request.started)

@@ -67,16 +67,21 @@ async def time_limit(
 
     Raises RequestTimeout with the text `error_text`, or the one that it returns at the end.
     """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        # let a cancellation be raised that has not been yet: asyncio.timeout(0) would replace it
-        await asyncio.sleep(0)
+    await raise_cancellation()
     try:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError:
         text = error_text if isinstance(error_text, str) else error_text()
         raise RequestTimeout(text) from None
+
+
+async def raise_cancellation() -> None:
+    """Raise a cancellation of this task that has not been raised yet: an `asyncio.timeout` that
+    expires at once would replace it."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        await asyncio.sleep(0)
 
 
 def copy_error(error: ClientError) -> ClientError:
