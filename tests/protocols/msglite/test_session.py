@@ -614,6 +614,12 @@ def test_long_names_of_queues_are_refused(harness: Harness, command: bytes) -> N
     assert "123456" not in {address.name for address in harness.broker.destinations}
 
 
+def test_poll_may_have_a_long_name(harness: Harness) -> None:
+    """`MsgliteClient.confirm` polls an address whose name may be longer than the limit."""
+    client = harness.connect(limits=wire.Limits(name=5))
+    assert client.request(b"< 0 123456\r\n") == b"*\r\n"
+
+
 def test_length_of_reply_address_is_not_that_of_name(harness: Harness) -> None:
     limits = wire.Limits(name=5)
     client, other = harness.connect(limits=limits), harness.connect(limits=limits)

@@ -436,7 +436,8 @@ class MsgliteSession:
         broker = self._broker
         for address in addresses:
             name = decode_name(address)
-            self._check_length(name)
+            if create:
+                self._check_length(name)
             if not is_reply_address(name):  # those need no permission
                 self._channel.demand(Operation.CONSUME, name)
         for consumer in list(self._window.consumers):
