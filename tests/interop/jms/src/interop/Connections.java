@@ -236,7 +236,10 @@ final class Connections {
         Check.equal(null, got[0]);
     }
 
-    /** Pings that are answered in time keep a quiet connection. */
+    /**
+     * Pings that are answered in time keep a quiet connection. This takes longest, so it has the most
+     * seconds and begins first.
+     */
     @Case(seconds = 200)
     static void quietConnectionIsKept(Room room) throws Exception {
         Session session =
