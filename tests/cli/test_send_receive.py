@@ -95,8 +95,13 @@ def test_body_larger_than_any_broker_accepts_is_a_usage_error(
 ) -> None:
     monkeypatch.setattr("sluicemq.cli.message_options.MAX_BODY_BYTES", 3, raising=False)
     (tmp_path / "blob").write_bytes(b"four")
-    for arguments in (["--file", "blob"], [], ["--lines"]):
-        stdin(monkeypatch, b"four")
+    for content, arguments in (
+        (b"four", ["--file", "blob"]),
+        (b"four", []),
+        (b"four", ["--lines"]),
+        (b"four\n", ["--lines"]),
+    ):
+        stdin(monkeypatch, content)
         result = run("send", url, *arguments)
         assert result.code == 2
         assert "a message has up to 3 B" in result.err

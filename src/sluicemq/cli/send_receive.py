@@ -596,12 +596,12 @@ def _lines() -> Iterator[list[bytes]]:
     stream = cast(BufferedReader, sys.stdin.buffer)
     line = bytearray()
     while data := stream.read1(READ_BYTES):
-        complete, newline, rest = data.rpartition(b"\n")
-        if newline:
-            yield bytes(line + complete).split(b"\n")
-            line.clear()
-        line += rest
+        first, *others = data.split(b"\n")
+        line += first
         check_size(line, "standard input")
+        if others:
+            yield [bytes(line), *others[:-1]]
+            line = bytearray(others[-1])
     if line:
         yield [bytes(line)]
 
