@@ -9,13 +9,14 @@ import sys
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from sluicemq.cli.console import UsageError
 from sluicemq.cli.message_options import read_bodies
 from sluicemq.clients.blocking import BlockingClient
-from sluicemq.clients.jmq import JavaObject, JmqClient
+from sluicemq.clients.jmq import JavaObject, JmqClient, StatusError
 from tests.cli.conftest import Run, RunningBroker, SecuredBroker
 
 
@@ -294,6 +295,14 @@ def test_credentials_are_read_from_files_and_the_environment(
     for name, value in secured_broker.environment_of("root").items():
         monkeypatch.setenv(name, value)
     assert run("receive", url, "-n2").out == "by file\nby token\n"
+
+
+def test_permission_is_not_advised_for_other_refusals(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = StatusError("authenticate reply", 403, "too many failed logins; try again in 9 s")
+    monkeypatch.setattr("sluicemq.cli.send_receive.connect", Mock(side_effect=error))
+    assert run("send", "jmq://h/q", "x") == (1, "", f"error: {error}\n")
 
 
 @pytest.mark.parametrize(

@@ -551,6 +551,8 @@ _ADVICE: Final[dict[object, str]] = {
 def _refusal_advice(error: SluiceError) -> str:
     """Return advice for the error of a user who may not log in, or not use the queue."""
     code = getattr(error, "status", None) or getattr(error, "code", None)
+    if code == 403 and " may not " not in str(error):
+        return ""  # another reason, such as too many failed logins
     return _ADVICE.get(code, "")
 
 
