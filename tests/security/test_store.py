@@ -265,6 +265,19 @@ def test_file_that_replaces_a_change_at_once_is_decoded(
     assert [*users.read().users] == ["anna"]
 
 
+def test_written_change_succeeds_if_the_file_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(file: Path, limit: int) -> bytes:
+        raise ConfigurationError(f"{file}: the file cannot be read: Too many open files")
+
+    users = UserStore(tmp_path / "users.json")
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "read_bounded", refuse)
+        users.change(add("anna"), "")
+    assert [*users.read().users] == ["anna"]
+
+
 def test_too_large_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "users.json"
     path.write_text(VALID_FILE)

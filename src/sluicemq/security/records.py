@@ -18,6 +18,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, filterfalse
 from pathlib import Path
@@ -502,9 +503,9 @@ def _revoked(permissions: tuple[Permission, ...], pattern: str) -> tuple[Permiss
 #
 # User database on disk: one file, replaced as a whole by one process at a time.
 #
-# The broker and the command line change it under the same lock (FILE.lock) and read it again before
-# each change. Readers need no lock: a rename gives them either the old or the new file. A replaced
-# file is detected by inode, size and times, which takes one system call.
+# The broker and the command line change it under the same lock (FILE.lock), and first read what
+# another program has written since. Readers need no lock: a rename gives them either the old or the
+# new file. A replaced file is detected by inode, size and times, which takes one system call.
 
 MAX_FILE: Final = 64 * 1024**2
 """Maximum size of the file in bytes; 10,000 users with many permissions need less."""
@@ -588,8 +589,9 @@ class UserStore:
                     "permissions or tokens that are not needed any more"
                 )
             write_atomically(self.path, content, mode=0o600)
-            stamp = self._stamp()
-            # a program that ignores the lock may have replaced the file before the stamp was read
-            if read_bounded(self.path, MAX_FILE) == content:
-                self._state = stamp, after, ""
+            with suppress(OSError, ConfigurationError):  # the file is written; `read` tries again
+                stamp = self._stamp()
+                # a program that ignores the lock may have replaced it before the stamp was read
+                if read_bounded(self.path, MAX_FILE) == content:
+                    self._state = stamp, after, ""
             return after
