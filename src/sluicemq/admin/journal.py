@@ -224,8 +224,8 @@ class JournalService(Service):
         segments = []
         # the cached position is never behind the one that the file has reported
         for segment in self._journal.segments:
-            end = segment.end if segment.first < durable.segment else durable.offset
             if segment.sealed or segment.first <= durable.segment:
+                end = segment.end if segment.first < durable.segment else durable.offset
                 size = segment.size if segment.sealed else end
                 segments.append(SegmentView(segment.first, size, segment.sealed, 0))
         return durable, segments

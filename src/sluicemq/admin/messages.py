@@ -238,8 +238,8 @@ PREVIEWED_BYTES: Final = 256 * 1024
 """Maximum size of a compressed body that a list decompresses, because that delays other clients."""
 
 MAX_BODIES: Final = 4
-"""Bodies of a user that a listener has in memory at a time: as many to be decoded for views of
-messages as to be downloaded, which are there until the client has read them."""
+"""Bodies of a user that a listener has in memory at a time for each operation: to decode them for
+the view of a message, or to send them, until the client has read them."""
 CHUNK_BYTES: Final = 256 * 1024
 """Bytes of a body that are sent at a time."""
 
@@ -290,7 +290,7 @@ class MessageService(Service):
             deliveries = call.slices.scan(cursor, requested)
         else:
             count = query.limit if selector is None else http.max_scan_messages
-            deliveries = _scan_others(
+            deliveries = _scan_not_ready(
                 subscription,
                 query.state,
                 slice(offset, offset + count),
@@ -532,7 +532,7 @@ async def _chunks(content: bytes, stack: AsyncExitStack) -> AsyncIterator[bytes]
             await asyncio.sleep(0)  # the connection is flushed, and pauses at its high watermark
 
 
-async def _scan_others(
+async def _scan_not_ready(
     subscription: Subscription,
     state: MessageState,
     part: slice,

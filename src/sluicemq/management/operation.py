@@ -63,7 +63,7 @@ class Need(Enum):
     NOTHING = "Requires no login."
     USER = "Requires a login."
     VISIBLE = "Requires a login; the response contains what the user may see."
-    OWNER = "Requires its owner or a user who may administer it; for others it does not exist."
+    OWNER = "Requires the object's owner, or a user who may administer it; others receive 404."
     SUPERUSER = "Requires a superuser."
 
 
