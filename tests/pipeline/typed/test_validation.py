@@ -232,8 +232,9 @@ def test_incremental_query_without_groups(spark: SparkSession) -> None:
     assert problem.startswith("pipeline.toml:5: gold table 'n': an incremental query has GROUP BY")
 
 
-def test_alias_that_is_name_of_layer(spark: SparkSession) -> None:
-    sql = "SELECT silver.customer, count(*) AS n FROM silver.orders AS silver GROUP BY customer"
+@pytest.mark.parametrize("alias", ["silver", "`silver`"])
+def test_alias_that_is_name_of_layer(spark: SparkSession, alias: str) -> None:
+    sql = f"SELECT silver.customer, count(*) AS n FROM silver.orders AS {alias} GROUP BY customer"
     (problem,) = problems(spark, f'{TABLE}[[gold]]\nname = "n"\nsql = "{sql}"\n')
     assert problem.startswith("pipeline.toml:5: gold table 'n': silver.NAME means a table of")
 

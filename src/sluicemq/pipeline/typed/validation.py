@@ -30,7 +30,7 @@ from sluicemq.pipeline.typed.gold import first_line, incremental_problem, query,
 from sluicemq.pipeline.typed.rows import LENIENT, METADATA, QUARANTINE_COLUMNS
 
 _LAYER_ALIAS: Final = re.compile(
-    r"\b(bronze|silver|gold)\.`?\w+`?\s+(?:as\s+)?\1\b(?!\s*\.)", re.IGNORECASE
+    r"\b(bronze|silver|gold)\.`?\w+`?\s+(?:as\s+)?(`?)\1\b\2(?!\s*\.)", re.IGNORECASE
 )
 """Table of the lake with its layer's name as its alias."""
 _NESTED: Final = (t.ArrayType, t.MapType, t.StructType, t.VariantType)
