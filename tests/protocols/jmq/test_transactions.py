@@ -254,6 +254,23 @@ def test_large_rollback_with_redelivery_does_not_delay_other_clients(
     assert (status(rollback), status(commit)) == (Status.OK, Status.NOT_FOUND)
 
 
+def test_many_rollbacks_with_redelivery_do_not_delay_other_clients(
+    harness: Harness, peer: Peer
+) -> None:
+    consumer = peer.consume("q", peer.create_session(AckMode.NONE), size=5)
+    peer.send("q", *"abcde")
+    requests = []
+    for message in peer.delivered():
+        transaction = peer.begin()
+        peer.acknowledge(message, transaction=transaction)
+        properties = {**id_property(transaction), "JMQRedeliver": True}
+        requests.append(peer.encode_request(H.ROLLBACK_TRANSACTION, properties)[1])
+    peer.resume(consumer, 5)
+    harness.scan_time.limit = 2
+    peer.session.receive(b"".join(requests))
+    assert [packet.body for packet in peer.receive() if packet.is_message] == [b"a", b"b", b"c"]
+
+
 def test_session_that_is_closed_in_transaction(harness: Harness, peer: Peer) -> None:
     """Send ROLLBACK, DELETE_CONSUMER and DESTROY_SESSION."""
     session = peer.create_session(AckMode.NONE)

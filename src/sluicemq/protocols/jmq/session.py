@@ -110,12 +110,13 @@ _LONG_REQUESTS: Final = frozenset(
         PacketType.DESTROY_SESSION,
         PacketType.SET_CLIENTID,
         PacketType.GENERATE_UID,
+        PacketType.ROLLBACK_TRANSACTION,
         PacketType.RECOVER_TRANSACTION,
     }
 )
-"""Requests whose time depends on the number of consumers, subscriptions, transactions or ids: a new
-topic is compared with all wildcards. They and messages to wildcards and to new destinations use the
-time for scans, so that many of them do not delay other clients."""
+"""Requests whose time depends on the number of consumers, subscriptions, transactions, their
+acknowledgements, or ids: a new topic is compared with all wildcards. They and messages to wildcards
+and to new destinations use the time for scans, so that many of them do not delay other clients."""
 MANY_CONSUMERS: Final = 20
 """Number of consumers of a connection above which RESUME_FLOW, and in safe mode ACKNOWLEDGE and
 REDELIVER, use the time for scans, too: they pause or resume the flow of all of them."""
